@@ -1,0 +1,3 @@
+"""unfit: the inverse of fit."""
+
+__version__ = "0.1.0"

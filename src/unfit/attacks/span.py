@@ -1,0 +1,71 @@
+"""The span of the training inputs, read off the first layer.
+
+Every gradient step adds (backprop signal)·xᵀ to W1, so its rows are mixtures of the inputs, on top of what
+remains of the random start. That start is white noise: its singular values end at a sharp edge, and what stands
+above the edge is data. Where the start is known or gone, the spectrum ends in a cliff instead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BULK = 0.25  # quantile of the singular values that is taken to be noise: data may fill the other three quarters
+CLIFF = 50.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Singular values of the mixtures, their right vectors (min(w, d), d), and the noise they stand out from."""
+
+    values: Tensor
+    right: Tensor
+    noise: float  # standard deviation of one entry
+    edge: float  # largest singular value that the noise alone would have
+    rank: int  # number of directions above the edge
+    ends: bool  # the data end there for certain, in a cliff
+
+
+def read_span(mixtures: Tensor) -> Span:
+    """mixtures: (w, d), rows are mixtures of inputs plus white noise."""
+    _, values, right = torch.linalg.svd(mixtures.double(), full_matrices=False)
+    right = right.to(mixtures.dtype)
+    if rank := _cliff(values):
+        noise = float(values[rank:].square().mean().sqrt()) / math.sqrt(max(mixtures.shape))
+        return Span(values, right, noise, float((values[rank - 1] * values[rank]).sqrt()), rank, True)
+    noise = noise_level(values, *mixtures.shape)
+    edge = noise * sum(math.sqrt(side) for side in mixtures.shape)
+    return Span(values, right, noise, edge, int((values > edge).sum()), False)
+
+
+def noise_level(values: Tensor, w: int, d: int) -> float:
+    """Standard deviation of the white noise whose lower singular values these are (Marchenko–Pastur law)."""
+    ratio = min(w, d) / max(w, d)
+    low, high = (1 - math.sqrt(ratio)) ** 2, (1 + math.sqrt(ratio)) ** 2
+    grid = np.linspace(low, high, 20_001)[1:-1]
+    mass = np.cumsum(np.sqrt((high - grid) * (grid - low)) / grid)
+    expected = math.sqrt(float(np.interp(BULK, mass / mass[-1], grid)) * max(w, d))
+    return float(values.flip(0)[int(BULK * len(values))]) / expected
+
+
+def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int | None:
+    """The number of samples where the spectrum shows it, else None: the rank of [W1 | b1] = Σ α_i [x_i; 1]ᵀ.
+
+    Centred inputs sum to zero, so without a bias column the rank is one less than their number.
+    """
+    if not span.ends:
+        return None
+    if bias is None:
+        return span.rank + 1
+    return _cliff(torch.linalg.svdvals(torch.cat([weight, bias[:, None]], 1).double())) or None
+
+
+def _cliff(values: Tensor) -> int:
+    """How many singular values stand before the first cliff; 0 if there is none."""
+    behind = values[1:].clamp_min(1e-15 * values[0])
+    falls = (values[:-1] / behind > CLIFF) & (values[:-1] > 1e-6 * values[0])
+    return int(falls.nonzero()[0]) + 1 if falls.any() else 0

@@ -1,0 +1,186 @@
+"""Spectral unmixing: the training inputs as independent sources, mixed into the rows of the first layer.
+
+Natural images have sparse edges and mixtures of them do not, so blind source separation on the edges of W1's
+row space gives the images back, up to sign and scale. No network gradients at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from scipy.fft import dctn, idctn
+from torch import Tensor
+
+from unfit.attacks.span import Span, read_span, visible_num_samples
+from unfit.candidates import Candidates, pool
+from unfit.errors import UnfitError
+from unfit.nets import device
+from unfit.progress import Report, quiet
+from unfit.target import Target
+
+Contrast = Literal["root", "log"]
+CANDIDATE_STD = 0.25  # components have no scale; this is about that of centred images
+
+
+@dataclass(frozen=True)
+class UnmixSettings:
+    """One run for each rank and contrast; different runs find different samples, so all are pooled."""
+
+    ranks: tuple[float, ...] = (0.7, 0.85, 1.0, 1.2)  # times the number of directions above the noise edge
+    runs: tuple[tuple[Contrast, bool], ...] = (
+        ("root", True),
+        ("log", True),
+        ("root", False),
+    )  # contrast, orthogonal
+    iterations: int = 300
+    seed: int = 0
+
+
+def unmix(
+    target: Target,
+    base: Target | None = None,
+    settings: UnmixSettings | None = None,
+    progress: Report = quiet,
+) -> Candidates:
+    """Attack the first layer, or with `base` (the weights training started from) its change.
+
+    A target in which no direction stands above the noise gives no candidates; `facts` says so.
+    """
+    settings, began = settings or UnmixSettings(), time.perf_counter()
+    weight, bias = _mixtures(target, base)
+    shape = target.architecture.input_shape
+    span = read_span(weight)
+    facts = {
+        "spectrum": span.values.tolist(),
+        "noise_edge": span.edge,
+        "rank": span.rank,
+        "estimated_num_samples": visible_num_samples(span, weight, bias),
+    }
+    parts = [("nothing above the noise edge", torch.zeros(0, *shape))]
+    most = span.rank if span.ends else len(span.right)
+    ranks = sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
+    plan = list(itertools.product(ranks, settings.runs))
+    power = _power_spectrum(weight, span.noise, shape)
+    for i, (rank, (contrast, orthogonal)) in enumerate(plan):
+        name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
+        progress(i / len(plan), name)
+        groups = edge_groups(span.right[:rank], shape)
+        mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
+        x = _denoise(mixing, span, power, shape)
+        x = CANDIDATE_STD * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * len(shape))
+        parts.append((f"unmix: {name}", torch.cat([x, -x]).cpu()))
+    attack = {"method": "unmix", "settings": asdict(settings), "seed": settings.seed, "base": base is not None}
+    progress(1.0, "pooled")
+    facts["seconds"] = time.perf_counter() - began
+    return pool(parts[1:] or parts, attack, facts)
+
+
+def edge_groups(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What is sparse in a source: (r, groups, size). A group is all derivatives, of all channels, at one pixel.
+
+    Vectors have no neighbours: there each value is a group of its own.
+    """
+    if len(shape) != 3:
+        return rows[:, :, None]
+    image = rows.view(len(rows), *shape)
+    across = image[..., :-1, 1:] - image[..., :-1, :-1]
+    down = image[..., 1:, :-1] - image[..., :-1, :-1]
+    return torch.cat([across, down], 1).flatten(2).transpose(1, 2).contiguous()
+
+
+def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: int, seed: int) -> Tensor:
+    """B (r, r) such that the rows of B·groups are sparse and independent: grouped ICA.
+
+    `orthogonal`: symmetric fixed point under a whitening constraint. Otherwise maximum likelihood by
+    quasi-Newton steps on the relative gradient: the edges of two images are not exactly uncorrelated,
+    and the constraint forces them to be.
+    """
+    r, num_groups, size = groups.shape
+    flat = groups.reshape(r, -1)
+    white = _whitening(flat)
+    x, num = white @ flat, flat.shape[1]
+    start = torch.randn(r, r, generator=torch.Generator().manual_seed(seed))
+    b = torch.linalg.qr(start)[0].to(flat)
+    step = _orthogonal_step if orthogonal else _likelihood_step
+    for _ in range(iterations):
+        y = b @ x
+        phi, slope = _score(y.view(r, num_groups, size), contrast)
+        new = step(b, x, y, phi.reshape(r, -1), slope, num)
+        moved = 1 - torch.nn.functional.cosine_similarity(new, b).abs().min()
+        b = new
+        if moved < 1e-6:
+            break
+    return b @ white
+
+
+def _score(y: Tensor, contrast: Contrast) -> tuple[Tensor, Tensor]:
+    """φ = −∇ log p of each group and the mean slope of φ, p ∝ exp(−√(q + ε)) or (q + ε)^−½; q: mean square."""
+    q = y.square().mean(2)
+    if contrast == "root":
+        weight = (q + 0.01).rsqrt()
+        bend = weight**3
+    else:
+        weight = 1 / (q + 0.1)
+        bend = 2 * weight**2
+    return weight[..., None] * y, (weight - bend * q / y.shape[2]).mean(1)
+
+
+def _orthogonal_step(b: Tensor, x: Tensor, y: Tensor, phi: Tensor, slope: Tensor, num: int) -> Tensor:
+    left, _, right = torch.linalg.svd(phi @ x.T / num - slope[:, None] * b)
+    return left @ right
+
+
+def _likelihood_step(b: Tensor, x: Tensor, y: Tensor, phi: Tensor, slope: Tensor, num: int) -> Tensor:
+    gradient = phi @ y.T / num - torch.eye(len(b), device=b.device)
+    power = y.square().mean(1)
+    curve = slope[:, None] * power[None]
+    step = (curve.T * gradient - gradient.T) / (curve * curve.T - 1).clamp_min(1e-2)
+    step.diagonal().copy_(gradient.diagonal() / (slope * power + 1))
+    return b - min(1.0, 0.3 * len(b) ** 0.5 / float(step.norm())) * step @ b
+
+
+def _whitening(flat: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh((flat @ flat.T / flat.shape[1]).double())
+    floor = values.max() * 1e-12  # a direction without edges (a flat image) must not be blown up to noise
+    return (vectors * values.clamp_min(floor).rsqrt() @ vectors.T).to(flat)
+
+
+def _mixtures(target: Target, base: Target | None) -> tuple[Tensor, Tensor | None]:
+    """The first layer's weight and bias, less those of the base."""
+    if target.architecture.conv:
+        raise UnfitError(f"unmix needs a dense first layer; {target.architecture} starts with a convolution")
+    change = {
+        name: value - (base.weights[name] if base else 0)
+        for name, value in target.weights.items()
+        if name.startswith("layer1.")
+    }
+    weight, bias = change["layer1.weight"].to(device()), change.get("layer1.bias")
+    return weight, None if bias is None else bias.to(device())
+
+
+def _power_spectrum(weight: Tensor, noise: float, shape: tuple[int, ...]) -> Tensor | None:
+    """Mean power of the data at each frequency (over colours too), the noise's taken off; None for vectors."""
+    if len(shape) != 3:
+        return None
+    waves = dctn(weight.cpu().numpy().reshape(-1, *shape), axes=(1, 2, 3), norm="ortho")
+    power = torch.from_numpy(waves).double().square().mean(0)
+    return (power - noise**2).clamp_min(1e-3 * noise**2)
+
+
+def _denoise(mixing: Tensor, span: Span, power: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """Components as images, each Wiener-filtered by the noise that its own combination of rows carries."""
+    rank = len(mixing)
+    rows = (mixing @ span.right[:rank]).view(rank, *shape)
+    if power is None:
+        return rows
+    noise = (span.noise * (mixing.double() / span.values[:rank]).norm(dim=1).cpu()).square()
+    waves = torch.from_numpy(dctn(rows.cpu().numpy(), axes=(1, 2, 3), norm="ortho")).double()
+    total = waves.square().sum((1, 2, 3))
+    signal = torch.maximum(total - waves[0].numel() * noise, 0.05 * total) / power.sum()
+    signal_power = signal.view(-1, 1, 1, 1) * power
+    kept = waves * signal_power / (signal_power + noise.view(-1, 1, 1, 1))
+    return torch.from_numpy(idctn(kept.numpy(), axes=(1, 2, 3), norm="ortho")).to(rows)

@@ -1,0 +1,30 @@
+"""What a user sees when something they gave cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+SHOWN = 5  # offending things named in one message
+
+
+class UnfitError(Exception):
+    """The input cannot be used: the message says what is wrong, where, and what to do."""
+
+    exit_code = 2
+
+
+class UsageError(UnfitError):
+    """The request itself is wrong: an unknown name or an impossible number."""
+
+    exit_code = 64
+
+
+def unknown(what: str, given: str, valid: Iterable[str]) -> UsageError:
+    """An unknown name, with the valid ones."""
+    return UsageError(f"unknown {what} {given!r}; choose one of: {', '.join(valid)}")
+
+
+def listed(names: Sequence[object]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(map(str, names[:SHOWN])) + more

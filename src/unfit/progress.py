@@ -1,0 +1,33 @@
+"""How long work tells how far it is: a callback, and a bar that shows it on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Report = Callable[[float, str], None]
+"""Called with the fraction done (0 to 1) and a few words."""
+
+
+def quiet(fraction: float, words: str) -> None:
+    """Tells nobody."""
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Report]:
+    """A progress bar on standard error; nothing at all when that is not a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[words]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=1.0, words="")
+        yield lambda fraction, words: progress.update(task, completed=min(fraction, 1.0), words=words)
