@@ -1,3 +1,36 @@
-"""unfit: the inverse of fit."""
+"""unfit, the inverse of fit: training samples from the weights of a trained classifier."""
+
+from unfit.attacks import attack
+from unfit.audit import Audit, audit, load_audit
+from unfit.candidates import Candidates
+from unfit.errors import UnfitError
+from unfit.fit import FitSettings, fit
+from unfit.nets import Architecture, parse_architecture
+from unfit.runs import audit_run, fit_run
+from unfit.samples import Samples, draw, draw_unseen
+from unfit.sources import read_source
+from unfit.target import Target, load_base, load_target
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Architecture",
+    "Audit",
+    "Candidates",
+    "FitSettings",
+    "Samples",
+    "Target",
+    "UnfitError",
+    "attack",
+    "audit",
+    "audit_run",
+    "draw",
+    "draw_unseen",
+    "fit",
+    "fit_run",
+    "load_audit",
+    "load_base",
+    "load_target",
+    "parse_architecture",
+    "read_source",
+]

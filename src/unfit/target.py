@@ -10,6 +10,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 import zipfile
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -237,7 +238,9 @@ def _read_state_dict(path: Path) -> Weights:
                 raise UnfitError(
                     f"{path}: unpacks to {size / 1e9:.1f} GB, more than the {MAX_BYTES / 1e9:.0f} GB allowed"
                 )
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: of no use to whoever has the file
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UnfitError(
             f"{path}: holds more than tensors, so it was not loaded (it could run code); "

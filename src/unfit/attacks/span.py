@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 BULK = 0.25  # quantile of the singular values that is taken to be noise: data may fill the other three quarters
-CLIFF = 50.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
+CLIFF = 20.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
 
 
 def _cliff(values: Tensor) -> int:
-    """How many singular values stand before the first cliff; 0 if there is none."""
-    behind = values[1:].clamp_min(1e-15 * values[0])
-    falls = (values[:-1] / behind > CLIFF) & (values[:-1] > 1e-6 * values[0])
-    return int(falls.nonzero()[0]) + 1 if falls.any() else 0
+    """How many singular values stand before the steepest cliff; 0 if there is none."""
+    above = values[:-1] > 1e-6 * values[0]  # what lies lower is rounding errors already
+    falls = torch.where(above, values[:-1] / values[1:].clamp_min(1e-15 * values[0]), 0)
+    return int(falls.argmax()) + 1 if len(falls) and falls.max() > CLIFF else 0

@@ -1,0 +1,26 @@
+# Everything sets itself up: a fresh clone needs Python 3.11 or newer, and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+DATA ?= $(UNFIT_DATA)
+
+.PHONY: demo test lint bench
+
+demo: $(READY)  ## train a face detector, take its training faces back, write the page
+	$(BIN)/unfit demo --out unfit-demo --force
+
+test: $(READY)
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
+	$(BIN)/python benchmarks/results.py "$(DATA)"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@

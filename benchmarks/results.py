@@ -1,0 +1,162 @@
+"""Measure every number of docs/results.md and write it: python benchmarks/results.py FOLDER
+
+FOLDER holds cifar-10-batches-bin (official layout). Run it alone on the machine: it takes about 15 minutes on 2 cores.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from unfit import Audit, FitSettings, UnfitError, audit_run, fit_run, parse_architecture, read_source
+from unfit.fit import data_loss
+from unfit.nets import initialise
+from unfit.samples import Source, draw
+
+SEEDS = (0, 1, 2)
+RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of H22's Table 1."""
+
+    arch: str
+    n: int
+    loss: float
+    test_accuracy: int
+    test_loss: float
+    biases: str = "first"
+
+
+TABLE_1 = (
+    Row("1000-1000", 50, 1.5e-6, 72, 2.14),
+    Row("1000-1000", 100, 2.0e-6, 74, 2.41),
+    Row("1000-1000", 500, 4.0e-6, 78, 2.09),
+    Row("1000-1000", 1000, 5.5e-6, 79, 1.96),
+    Row("100-100", 500, 3.0e-7, 77, 2.72),
+    Row("1000-500-100", 500, 1.2e-7, 78, 3.14),
+    Row("1000-500-100-50", 500, 8.4e-7, 77, 2.57),
+    Row("1000-1000", 500, 4.3e-6, 77, 2.12, "hidden"),
+)
+
+
+def main(folder: str) -> None:
+    cifar, faces = read_source(f"cifar10:{folder}"), read_source("faces")
+    sections = ["\n".join(lines) for lines in (header(), table_1(cifar), attacks(cifar, faces))]
+    RESULTS.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def header() -> Iterator[str]:
+    yield "# Results"
+    yield ""
+    yield "Every number here is measured by `make bench`, which writes this page. CIFAR-10 is read from"
+    yield "`data_batch_1.bin` and `test_batch.bin`; pictures decoded from JPEG copies differ slightly from the official ones."
+    yield f"Seeds {', '.join(map(str, SEEDS))} draw the training samples and the start; means over them, extremes in brackets."
+    yield f"Machine: {platform.machine()}, {os.cpu_count()} cores, no accelerator, PyTorch {torch.__version__}; {date.today()}."
+
+
+def table_1(cifar: Source) -> Iterator[str]:
+    yield "## Targets: H22's Table 1 in hundreds of steps"
+    yield ""
+    yield "Gradient flow in log-loss time (`unfit fit --method flow`), stopped at the paper's training loss. Train accuracy"
+    yield "is the lowest over the seeds. *ratio*: the paper's 10⁶ epochs, at the time a plain step of gradient descent takes"
+    yield "in the same run, over our whole training. Test accuracy is over 8,000 balanced images, as in the paper."
+    yield ""
+    yield "| hidden layers | n | loss, paper | loss, ours | train acc. | test acc., paper | test acc., ours | test loss, paper | test loss, ours | steps | flow time | seconds | ratio |"  # noqa: E501
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    for row in TABLE_1:
+        records = [fitted(cifar, row, seed) for seed in SEEDS]
+        column = {key: [record[key] for record in records] for key in records[0]}
+        seconds = statistics.mean(column["seconds"])
+        ratio = 1e6 * plain_step_seconds(cifar, row) / seconds
+        name = row.arch + (", biases everywhere" if row.biases == "hidden" else "")
+        line = (
+            f"| {name} | {row.n} | {row.loss:.1e} | {statistics.mean(column['loss']):.1e} "
+            f"| {min(column['train_accuracy']):.0%} | {row.test_accuracy}% | {spread(column['test_accuracy'], 100)}% "
+            f"| {row.test_loss:.2f} | {spread(column['test_loss'], 1, 2)} | {max(column['steps'])} "
+            f"| {statistics.mean(column['flow_time']):.3g} | {seconds:.1f} | {ratio:,.0f} |"
+        )
+        print(line, flush=True)
+        yield line
+
+
+def fitted(cifar: Source, row: Row, seed: int) -> dict[str, float]:
+    settings = FitSettings(target_loss=row.loss, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        return fit_run(cifar, row.n, Path(folder), settings, row.arch, row.biases).record
+
+
+def plain_step_seconds(cifar: Source, row: Row, steps: int = 10) -> float:
+    """A step of full-batch gradient descent on the whole net, as the papers train."""
+    members = draw(cifar, row.n, 0)
+    net = initialise(parse_architecture(row.arch, members.shape, 1, row.biases), 1e-4, 0)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+    x, began = members.x - members.mean, time.perf_counter()
+    for _ in range(steps):
+        optimiser.zero_grad()
+        data_loss(net(x), members.y, "logistic").backward()
+        optimiser.step()
+    return (time.perf_counter() - began) / steps
+
+
+def attacks(cifar: Source, faces: Source) -> Iterator[str]:
+    yield "## The first attack: unmixing"
+    yield ""
+    yield "Targets d-1000-1000-1. *good*: SSIM > 0.4 by the papers' protocol, Gaussian window 11. *recovered*: above the"
+    yield "threshold that at most 1% of as many unseen samples exceed. *good on unseen*: the same candidates, scored against"
+    yield "as many samples the model never saw. Seconds are the attack's alone."
+    yield ""
+    yield "| target | good | good on unseen | recovered | above 0.6 | candidates | seconds |"
+    yield "|---|---|---|---|---|---|---|"
+    small, decay = FitSettings(), FitSettings(init=None, weight_decay=1e-3)
+    for name, source, n, settings, base in (
+        ("faces n=40, init 1e-4 (`unfit demo`)", faces, 40, small, False),
+        ("faces n=100, init 1e-4", faces, 100, small, False),
+        ("CIFAR n=50, init 1e-4", cifar, 50, small, False),
+        ("CIFAR n=100, init 1e-4", cifar, 100, small, False),
+        ("CIFAR n=100, standard init, weight decay 1e-3", cifar, 100, decay, False),
+        ("CIFAR n=100, standard init, start weights known", cifar, 100, FitSettings(init=None), True),
+        ("CIFAR n=100, standard init, nothing known", cifar, 100, FitSettings(init=None), False),
+    ):
+        records = [attacked(source, n, settings, seed, base).record for seed in SEEDS]
+        line = f"| {name} | " + " | ".join(
+            spread([getattr(record, key) for record in records])
+            for key in ("num_good", "num_good_unseen", "num_recovered", "num_recovered_high", "num_candidates")
+        )
+        line += f" | {statistics.mean(record.seconds['attack'] for record in records):.1f} |"
+        print(line, flush=True)
+        yield line
+
+
+def attacked(source: Source, n: int, settings: FitSettings, seed: int, base: bool) -> Audit:
+    settings = FitSettings(init=settings.init, weight_decay=settings.weight_decay, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder)
+        fit_run(source, n, run, settings)
+        return audit_run(run, base=run if base else None, seed=seed)
+
+
+def spread(values: list[float], scale: float = 1, digits: int = 1) -> str:
+    """The mean, and the extremes in brackets where they differ."""
+    low, mean, high = (f"{scale * f(values):.{digits}f}" for f in (min, statistics.mean, max))
+    return mean if low == high else f"{mean} ({low}–{high})"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1]:
+        sys.exit("usage: make bench DATA=FOLDER, the folder that holds cifar-10-batches-bin")
+    try:
+        main(sys.argv[1])
+    except UnfitError as error:
+        sys.exit(f"unfit: {error}")

@@ -1,0 +1,266 @@
+"""The auditor's side: attack, match against private and unseen samples, decide, and keep the evidence."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from unfit.attacks import Method, attack
+from unfit.candidates import Candidates
+from unfit.errors import UnfitError, UsageError
+from unfit.files import read_json, write_json
+from unfit.match import GOOD, HIGH, WINDOWS, Matches, calibrate, chance, match, nearest
+from unfit.nets import margin, outputs
+from unfit.progress import Report, quiet
+from unfit.samples import Samples
+from unfit.target import Target
+
+SCHEMA_VERSION = 1
+SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
+Verdict = Literal["pass", "leak", "inconclusive"]
+EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class SampleRecord(Strict):
+    """One training sample. `output` is Φ, or with several outputs the margin Φ_y − max_{j≠y} Φ_j."""
+
+    index: int
+    label: int
+    output: float
+    similarity: float
+    recovered: bool
+
+
+class Similarity(Strict):
+    name: Literal["ssim", "relative error"]
+    window: int | None
+
+
+class TargetRecord(Strict):
+    sha256: str
+    architecture: str
+    num_parameters: int
+
+
+class Record(Strict):
+    """`audit.json`."""
+
+    schema_version: int
+    verdict: Verdict
+    reasons: list[str]
+    num_samples: int
+    num_unseen: int
+    num_candidates: int
+    num_good: int
+    num_good_unseen: int
+    num_recovered: int
+    num_recovered_unseen: int
+    num_recovered_high: int
+    num_proven: int
+    estimated_num_samples: int | None
+    similarity: Similarity
+    threshold: float
+    fpr: float
+    p_value: float
+    rank: int
+    noise_edge: float
+    seconds: dict[str, float]
+    attack: dict[str, Any]
+    target: TargetRecord
+    data: str
+    class_names: list[str]
+    versions: dict[str, str]
+    machine: dict[str, str | int]
+    samples: list[SampleRecord]
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The whole evidence: the record, and the arrays that the page is drawn from."""
+
+    record: Record
+    arrays: dict[str, Tensor]
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.record.verdict
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def save(self, folder: Path) -> None:
+        """Write `audit.json` and `arrays.safetensors`; the page is built from these alone."""
+        save_file({name: value.contiguous() for name, value in self.arrays.items()}, folder / "arrays.safetensors")
+        write_json(folder / "audit.json", self.record.model_dump(mode="json"))
+
+
+def load_audit(folder: Path) -> Audit:
+    try:
+        return Audit(Record(**read_json(folder / "audit.json")), load_file(folder / "arrays.safetensors"))
+    except (ValidationError, SafetensorError, OSError) as error:
+        raise UnfitError(f"{folder}: not the folder of an audit: {error}") from error
+
+
+def audit(
+    target: Target,
+    private: Samples,
+    unseen: Samples,
+    *,
+    method: Method = "auto",
+    base: Target | None = None,
+    seed: int = 0,
+    window: int = 11,
+    fpr: float = 0.01,
+    data: str = "",
+    progress: Report = quiet,
+) -> Audit:
+    """Which of the private samples do the weights give away?
+
+    `private` is what the target was trained on, `unseen` as many samples of the same kind that it never saw:
+    the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
+    """
+    _check(target, private, unseen, fpr, window)
+    began = time.perf_counter()
+    candidates = attack(target, method, base, seed, progress)
+    attacked = time.perf_counter()
+    mean = private.mean
+    matches = match(candidates.x, private, mean, window)
+    control = match(candidates.x, unseen, mean, window)
+    seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
+    outs = [_outputs(target, samples.centred(mean)) for samples in (private, unseen)]
+    record = _record(target, private, candidates, matches, control, outs[0], (window, fpr, data, seconds))
+    closest = nearest(matches.centred, unseen.x - mean)
+    arrays = {
+        "original": private.x,
+        "reconstruction": matches.shown,
+        "unseen": unseen.x,
+        "nearest_unseen": closest,
+        "similarity": matches.similarity,
+        "unseen_similarity": control.similarity,
+        "output": outs[0],
+        "unseen_output": outs[1],
+        "spectrum": torch.tensor(candidates.facts["spectrum"], dtype=torch.float64),
+    }
+    return Audit(record, arrays)
+
+
+def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window: int) -> None:
+    shape = target.architecture.input_shape
+    classes = max(target.architecture.num_outputs, 2)
+    problems = [
+        f"the {name} samples have shape {samples.shape}, the net takes {shape}"
+        for name, samples in (("private", private), ("unseen", unseen))
+        if samples.shape != shape
+    ]
+    if private.num_classes != classes:
+        problems.append(
+            f"the data have {private.num_classes} classes, the net tells {classes} apart (see --classes)"
+        )
+    if problems:
+        raise UnfitError("; ".join(problems))
+    if not 0 < fpr < 1:
+        raise UsageError(f"fpr must be between 0 and 1, not {fpr}")
+    if window not in WINDOWS:
+        raise UsageError(f"unknown SSIM window {window}; choose one of: {', '.join(map(str, WINDOWS))}")
+
+
+def _outputs(target: Target, samples: Samples) -> Tensor:
+    phi = outputs(target.net(), samples.x)
+    return phi[:, 0] if phi.shape[1] == 1 else margin(phi, samples.y)
+
+
+def _record(
+    target: Target,
+    private: Samples,
+    candidates: Candidates,
+    matches: Matches,
+    control: Matches,
+    output: Tensor,
+    settings: tuple[int, float, str, dict[str, float]],
+) -> Record:
+    window, fpr, data, seconds = settings
+    threshold = calibrate(control.similarity, fpr)
+    recovered = matches.similarity > threshold
+    n, num_unseen, num_recovered = len(private), len(control.similarity), int(recovered.sum())
+    p_value = chance(num_recovered, n, num_unseen, fpr)
+    verdict, reasons = decide(num_recovered, n, num_unseen, fpr, len(candidates))
+    columns = (private.indices, private.y, output, matches.similarity, recovered)
+    return Record(
+        schema_version=SCHEMA_VERSION,
+        verdict=verdict,
+        reasons=reasons,
+        num_samples=n,
+        num_unseen=num_unseen,
+        num_candidates=len(candidates),
+        num_good=int((matches.similarity > GOOD).sum()),
+        num_good_unseen=int((control.similarity > GOOD).sum()),
+        num_recovered=num_recovered,
+        num_recovered_unseen=int((control.similarity > threshold).sum()),
+        num_recovered_high=int((matches.similarity > HIGH).sum()),
+        num_proven=0,
+        estimated_num_samples=candidates.facts["estimated_num_samples"],
+        similarity=Similarity(name="ssim", window=window)
+        if private.is_image
+        else Similarity(name="relative error", window=None),
+        threshold=threshold,
+        fpr=fpr,
+        p_value=p_value,
+        rank=candidates.facts["rank"],
+        noise_edge=candidates.facts["noise_edge"],
+        seconds={stage: round(value, 3) for stage, value in seconds.items()},
+        attack=candidates.attack,
+        target=TargetRecord(
+            sha256=target.sha256,
+            architecture=str(target.architecture),
+            num_parameters=target.architecture.num_parameters,
+        ),
+        data=data,
+        class_names=list(private.class_names),
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in ("unfit", "torch", "numpy", "scipy")},
+        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
+        samples=[
+            SampleRecord(index=i, label=y, output=o, similarity=s, recovered=r)
+            for i, y, o, s, r in zip(*(column.tolist() for column in columns), strict=True)
+        ],
+    )
+
+
+def decide(
+    num_recovered: int, n: int, num_unseen: int, fpr: float, num_candidates: int
+) -> tuple[Verdict, list[str]]:
+    """The verdict and why. Where the attack had nothing to work on, or could prove nothing, it is never `pass`."""
+    p_value = chance(num_recovered, n, num_unseen, fpr)
+    count = f"{num_recovered} of {n} training samples are recovered"
+    if not num_candidates:
+        return "inconclusive", [
+            "the first layer shows nothing above its noise, so this attack had nothing to work on"
+        ]
+    if num_recovered and p_value < SIGNIFICANT:
+        return "leak", [f"{count}; chance alone would give that many {_odds(p_value)}"]
+    if chance(n, n, num_unseen, fpr) >= SIGNIFICANT:
+        return "inconclusive", [f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance"]
+    return "pass", [f"{count}; chance alone would give that many {_odds(p_value)}; another attack may find more"]
+
+
+def _odds(p_value: float) -> str:
+    """In words that need no statistics."""
+    if p_value < 1e-6:
+        return "less than once in a million audits"
+    return "in most audits" if p_value > 0.5 else f"about once in {round(1 / p_value):,} audits"

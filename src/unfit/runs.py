@@ -1,0 +1,136 @@
+"""A run folder: what `fit` writes, and how the auditor finds the private set again.
+
+target.safetensors, target.json  what would be published
+start.safetensors                the weights training started from (`--base` takes it)
+members.json                     which samples of which source were trained on
+fit.json                         how training went
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unfit.attacks import Method
+from unfit.audit import Audit, audit
+from unfit.errors import UnfitError
+from unfit.files import read_json, write_json
+from unfit.fit import Fit, FitSettings, fit
+from unfit.nets import parse_architecture
+from unfit.progress import Report, quiet
+from unfit.samples import Samples, Source, draw, draw_unseen
+from unfit.sources import read_source
+from unfit.target import Target, load_base, load_target, save_target, save_weights
+
+RUN_FILES = ("target.safetensors", "target.json", "start.safetensors", "members.json", "fit.json")
+
+
+class Members(BaseModel):
+    """`members.json`. The indices are enough where the source is named elsewhere (`--members` with `--data`)."""
+
+    model_config = ConfigDict(extra="forbid")
+    indices: Annotated[list[int], Field(min_length=2)]
+    data: str | None = None
+    classes: str | None = None
+    sha256: str | None = None
+
+
+def fit_run(
+    source: Source,
+    n: int,
+    folder: Path,
+    settings: FitSettings,
+    arch: str = "1000-1000",
+    biases: str = "first",
+    progress: Report = quiet,
+) -> Fit:
+    """Draw n members, subtract their mean, train, and write the run folder."""
+    members = draw(source, n, settings.seed)
+    test = draw_unseen(source, members, None, settings.seed)
+    num_outputs = 1 if members.num_classes == 2 and settings.loss != "ce" else members.num_classes
+    architecture = parse_architecture(arch, members.shape, num_outputs, biases)
+    train, judge = members.centred(members.mean), test.centred(members.mean)
+    result = fit(architecture, (train.x, train.y), (judge.x, judge.y), settings, progress)
+    # centred images lie in [-1, 1]; of vectors nothing is known
+    target = Target(architecture, result.weights, (-1.0, 1.0) if members.is_image else None)
+    save_target(target, folder)
+    save_weights(result.start, folder / "start.safetensors")
+    about = Members(
+        data=source.name, classes=source.classes, indices=members.indices.tolist(), sha256=members.sha256
+    )
+    write_json(folder / "members.json", about.model_dump())
+    write_json(folder / "fit.json", {"data": source.name, "n": n, "settings": asdict(settings)} | result.record)
+    return result
+
+
+def private_set(
+    target: Path, data: str | None, members: Path | None, classes: str | None
+) -> tuple[Source, Samples]:
+    """The source and the samples trained on, of a run folder or as named.
+
+    Without a list of members (`members.json` of a run, or one given) all of the source's training part is private.
+    """
+    if members is None and target.is_dir():
+        members = target / "members.json"
+    about = _read_members(members) if members else None
+    name = data or (about.data if about else None)
+    if not name:
+        raise UnfitError("which data was it trained on? Name them with --data, or audit a run folder")
+    source = read_source(name, classes or (about.classes if about else None))
+    if about is None:
+        return source, source.train.take((source.train.labels >= 0).nonzero()[0])
+    private = source.train.take(about.indices)
+    if about.sha256 and private.sha256 != about.sha256:
+        raise UnfitError(f"{source.name} has changed since the model was trained: its members' hash differs")
+    return source, private
+
+
+def unseen_set(source: Source, private: Samples, other: str | None, classes: str | None, seed: int) -> Samples:
+    """As many samples the model never saw, balanced: of the same source, or of another if one is named."""
+    n = len(private) - len(private) % private.num_classes
+    if other is None:
+        return draw_unseen(source, private, n, seed)
+    part = read_source(other, classes or source.classes).train
+    return part.take(part.balanced(min(n, part.largest_balanced()), (seed, 1)))
+
+
+def _read_members(path: Path) -> Members:
+    try:
+        return Members.model_validate(read_json(path))
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise UnfitError(f"{path}: {'; '.join(problems)}") from error
+
+
+def audit_run(
+    path: Path,
+    *,
+    data: str | None = None,
+    members: Path | None = None,
+    unseen: str | None = None,
+    classes: str | None = None,
+    method: Method = "auto",
+    base: Path | None = None,
+    window: int = 11,
+    seed: int = 0,
+    progress: Report = quiet,
+) -> Audit:
+    """Audit a run folder, or a bare checkpoint whose data are named."""
+    target = load_target(path)
+    source, private = private_set(path, data, members, classes)
+    control = unseen_set(source, private, unseen, classes, seed)
+    start = load_base(base, target) if base else None
+    return audit(
+        target,
+        private,
+        control,
+        method=method,
+        base=start,
+        seed=seed,
+        window=window,
+        data=source.name,
+        progress=progress,
+    )

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from unfit import (
+    Audit,
+    FitSettings,
+    Target,
+    audit,
+    draw,
+    draw_unseen,
+    fit_run,
+    load_audit,
+    load_target,
+    read_source,
+)
+from unfit.audit import decide
+from unfit.errors import UnfitError
+from unfit.nets import initialise
+from unfit.runs import audit_run, private_set, unseen_set
+
+
+def test_the_face_detector_gives_its_faces_back_and_nothing_else(face_audit: Audit) -> None:
+    record = face_audit.record
+    assert record.verdict == "leak"
+    assert face_audit.exit_code == 1
+    assert record.num_good >= 24
+    assert record.num_good_unseen <= 1
+    assert record.num_recovered_unseen == 0
+    assert record.p_value < 1e-6
+
+
+def test_the_record_adds_up(face_audit: Audit) -> None:
+    record, similarity = face_audit.record, face_audit.arrays["similarity"]
+    assert record.num_samples == len(record.samples) == 40
+    assert record.num_recovered == sum(sample.recovered for sample in record.samples)
+    assert record.num_good == sum(sample.similarity > 0.4 for sample in record.samples)
+    assert record.threshold == pytest.approx(float(face_audit.arrays["unseen_similarity"].max()))
+    assert [sample.similarity for sample in record.samples] == pytest.approx(similarity.tolist())
+    assert len({sample.index for sample in record.samples}) == 40
+
+
+def test_the_contract_of_audit_json(face_page: Path) -> None:
+    content = json.loads((face_page / "audit.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    promised = (
+        "schema_version verdict reasons num_samples num_good num_good_unseen num_recovered threshold fpr "
+        "num_recovered_high num_proven estimated_num_samples seconds attack target versions samples"
+    )
+    assert set(promised.split()) <= content.keys()
+    assert {"method", "settings", "seed"} <= content["attack"].keys()
+    assert {"sha256", "architecture"} <= content["target"].keys()
+    assert {"index", "label", "output", "similarity", "recovered"} == content["samples"][0].keys()
+
+
+def test_an_audit_survives_saving(face_audit: Audit, face_page: Path) -> None:
+    again = load_audit(face_page)
+    assert again.record == face_audit.record
+    assert torch.equal(again.arrays["reconstruction"], face_audit.arrays["reconstruction"])
+
+
+def test_a_folder_that_is_no_audit_is_refused(face_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match=r"audit\.json"):
+        load_audit(face_run)
+    (tmp_path / "audit.json").write_text('{"verdict": "fine"}')
+    with pytest.raises(UnfitError, match="not the folder of an audit"):
+        load_audit(tmp_path)
+
+
+@pytest.mark.parametrize("scale", [1e-4, None])
+def test_an_untrained_net_is_inconclusive(face_run: Path, scale: float | None) -> None:
+    trained = load_target(face_run)
+    net = initialise(trained.architecture, scale, seed=7)
+    source, private = private_set(face_run, None, None, None)
+    untrained = Target(trained.architecture, {k: v.detach() for k, v in net.state_dict().items()})
+    result = audit(untrained, private, unseen_set(source, private, None, None, 0))
+    assert result.verdict == "inconclusive"
+    assert result.record.num_good <= 1
+
+
+def test_samples_of_another_net_are_not_recovered(face_run: Path) -> None:
+    """The control that matters most: the attacked net never saw these 'private' samples."""
+    source, members = private_set(face_run, None, None, None)
+    others = draw_unseen(source, members, 40, seed=5)
+    rest = draw_unseen(source, members, None, seed=6)
+    used = set(others.indices.tolist())
+    fresh = [i for i, index in enumerate(rest.indices.tolist()) if index not in used]
+    unseen = replace(rest, x=rest.x[fresh], y=rest.y[fresh], indices=rest.indices[fresh])
+    result = audit(load_target(face_run), others, unseen)
+    assert result.verdict == "pass"
+    assert result.record.num_recovered <= 2
+
+
+def test_start_weights_show_the_number_of_samples(tmp_path: Path) -> None:
+    fit_run(read_source("faces"), 40, tmp_path, FitSettings(init=None), arch="300-100")
+    blind, known = audit_run(tmp_path), audit_run(tmp_path, base=tmp_path)
+    assert blind.record.estimated_num_samples is None
+    assert known.record.estimated_num_samples == 40
+    assert known.record.num_recovered > blind.record.num_recovered + 10
+
+
+def test_shapes_and_classes_that_do_not_fit_are_all_named(face_run: Path) -> None:
+    digits = read_source("mnist5k", "all")
+    private = draw(digits, 20, 0)
+    with pytest.raises(UnfitError, match=r"private samples have shape .* the unseen .* 10 classes"):
+        audit(load_target(face_run), private, draw_unseen(digits, private, 20, 0))
+
+
+@pytest.mark.parametrize(
+    ("recovered", "n", "candidates", "verdict"),
+    [
+        (23, 40, 500, "leak"),
+        (0, 40, 500, "pass"),
+        (1, 40, 500, "pass"),
+        (0, 40, 0, "inconclusive"),
+        (2, 2, 9, "inconclusive"),
+    ],
+)
+def test_verdicts(recovered: int, n: int, candidates: int, verdict: str) -> None:
+    assert decide(recovered, n, n, 0.01, candidates)[0] == verdict
+
+
+def test_a_source_that_changed_since_training_is_refused(face_run: Path, tmp_path: Path) -> None:
+    members = json.loads((face_run / "members.json").read_text())
+    members["indices"][0] = next(i for i in range(100) if i not in members["indices"])
+    (tmp_path / "members.json").write_text(json.dumps(members))
+    with pytest.raises(UnfitError, match="changed since"):
+        private_set(face_run, None, tmp_path / "members.json", None)
