@@ -1,5 +1,10 @@
 """unfit, the inverse of fit: training samples from the weights of a trained classifier."""
 
+import os
+
+# Before PyTorch is loaded: threads that spin while they wait make a machine with other work to do many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from unfit.attacks import attack
 from unfit.audit import Audit, audit, load_audit
 from unfit.candidates import Candidates

@@ -26,9 +26,7 @@ from unfit.target import load_base, load_target
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 out = Console(highlight=False, soft_wrap=True)
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
@@ -63,11 +61,16 @@ def _complain(message: str, code: int) -> int:
 
 
 @app.callback(invoke_without_command=True)
-def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def unfit(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
     """Reconstruct training samples from the weights of a trained classifier, and audit what it gives away."""
-    if show:
+    if version:
         out.print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        out.print(context.get_help())
+        raise typer.Exit(UsageError.exit_code)
 
 
 @app.command()

@@ -78,7 +78,7 @@ def _linear_products(layer: nn.Module, h: Tensor, delta: Tensor) -> tuple[np.nda
     product = (delta * (h @ weight.T)).sum(1)
     if layer.bias is not None:
         product = product + delta @ layer.bias.detach().double()
-    return gram.numpy(), product.numpy()
+    return gram.cpu().numpy(), product.cpu().numpy()
 
 
 def _conv_products(layer: nn.Module, h: Tensor, delta: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +92,7 @@ def _conv_products(layer: nn.Module, h: Tensor, delta: Tensor) -> tuple[np.ndarr
     if layer.bias is not None:
         gradient = torch.cat([gradient, delta.flatten(2).sum(2)], 1)
         theta = torch.cat([theta, layer.bias.detach()])
-    return (gradient @ gradient.T).double().numpy(), (gradient @ theta).double().numpy()
+    return (gradient @ gradient.T).double().cpu().numpy(), (gradient @ theta).double().cpu().numpy()
 
 
 def _nnls_gram(gram: np.ndarray, product: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from unfit.progress import Report, quiet
 
 RELATIVE_STEP = 1.2e-3  # of ‖θ‖, a step of the flow; 24 times finer ends at the same loss, accuracy and spectrum
 MAX_LOG_STEP = 0.5
+MAX_RISE = 0.1  # of the loss in one step: where samples sit on kinks of the net, small rises are the way down
 PATIENCE = 100  # steps
 
 Method = Literal["flow", "gd", "sgd"]
@@ -109,7 +110,7 @@ def fit(
 ) -> Fit:
     """Train a fresh net on `train` = (x, y), inputs already centred; judge it on `test`.
 
-    A run that diverges is reported in the record's `status`; the last finite weights are kept.
+    A run that diverges is reported in the record's `status`, and keeps weights from before that.
     """
     settings = settings or FitSettings()
     _check_outputs(architecture, settings.loss)
@@ -167,17 +168,17 @@ class InSpan(nn.Module):
 
     def whole(self) -> dict[str, Tensor]:
         """The weights in the space of the inputs again."""
-        state = _copy(self.net.state_dict())
+        state = self.net.state_dict()
         if self.inside:
-            state["layer1.weight"] = state["layer1.weight"] @ self.basis.T + self.rest.detach() * self.direction
-        return state
+            state["layer1.weight"] = state["layer1.weight"] @ self.basis.T + self.rest * self.direction
+        return _copy(state)
 
 
 def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
     """Gradient flow in log-loss time: the path of tiny-step GD, because ∇ log L points as ∇L does.
 
     A step η on log L is η / L of flow time, which for GD is lr × epochs. Its length is bounded relative to
-    ‖θ‖; one that makes the loss rise is taken back and halved, so this cannot diverge.
+    ‖θ‖; one that makes the loss rise by a tenth is taken back and halved, so this cannot diverge.
     """
     parameters = list(trainee.parameters())
     trace, relative = Trace(), RELATIVE_STEP
@@ -191,7 +192,7 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -
         step = min(relative * size / max(slope, 1e-30), MAX_LOG_STEP)
         _move(parameters, gradient, -step)
         loss = trainee.objective(y, settings)
-        while not loss.item() < value:
+        while not loss.item() <= value * (1 + MAX_RISE):
             _move(parameters, gradient, step / 2)
             step, relative = step / 2, relative / 2
             if step < 1e-12:
@@ -218,8 +219,8 @@ def _flow_fraction(trace: Trace, first: float, settings: FitSettings) -> float:
 def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
     """With weight decay the end is a stationary point, however it is reached: accelerated descent with restarts.
 
-    Nesterov's momentum halves the many thousand steps that the slowest direction (decay alone) asks of
-    gradient descent to their square root; momentum restarts, and the step shrinks, whenever the loss rises.
+    Gradient descent would need 1 / (lr · weight_decay) steps, many thousands, to forget the start; Nesterov's
+    momentum needs their square root. Whenever the loss rises, it goes back, restarts and shortens the step.
     """
     parameters = list(trainee.parameters())
     trace, lr, age, last = Trace(), 0.1, 0, math.inf
@@ -229,9 +230,8 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report)
         _move(parameters, torch._foreach_sub(here, old), age / (age + 3))
         loss = trainee.objective(y, settings)
         if not loss.item() < last and age:
-            for p, q in zip(parameters, here, strict=True):
-                p.data.copy_(q)
-            old, age, lr, last = here, 0, 0.9 * lr, math.inf
+            torch._foreach_copy_([p.data for p in parameters], old)
+            age, lr, last = 0, lr * (0.9 if math.isfinite(loss.item()) else 0.5), math.inf
             trace.steps += 1
             continue
         gradient = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
@@ -257,6 +257,7 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report
     order = torch.Generator().manual_seed(settings.seed)
     trace, good = Trace(), _copy(trainee.state_dict())
     for epoch in range(settings.epochs):
+        before = _copy(trainee.state_dict()) if epoch % PATIENCE == 0 else good
         shuffled = torch.randperm(len(y), generator=order).to(y.device)
         batches = shuffled.split(settings.batch) if stochastic else [None]
         losses = []
@@ -269,7 +270,7 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report
         if not math.isfinite(sum(losses)):
             trainee.load_state_dict(good)
             return trace.end("diverged")
-        good = _copy(trainee.state_dict()) if epoch % PATIENCE == 0 else good
+        good = before
         trace.add(sum(losses) / len(losses), settings.lr / (1 - momentum) * len(losses), len(losses))
         if settings.target_loss is not None and trace.loss <= settings.target_loss:
             return trace.end("target loss")
