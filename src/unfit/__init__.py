@@ -2,7 +2,7 @@
 
 import os
 
-# Before PyTorch is loaded: threads that spin while they wait make a machine with other work to do many times slower.
+# Before PyTorch is loaded: threads that spin while they wait make a machine with other work many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from unfit.attacks import attack

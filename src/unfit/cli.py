@@ -145,8 +145,9 @@ def fit(
         settings = replace(settings, loss=loss or ("logistic" if len(source.train.class_names) == 2 else "ce"))
         with bar(f"training on {n} samples") as progress:
             record = fit_run(source, n, folder, settings, arch, biases, progress).record
+    loss_words = "not finite" if record["loss"] is None else f"{record['loss']:.2e}"
     out.print(
-        f"{out_folder}: {record['steps']} steps, {record['seconds']:.1f} s, loss {record['loss']:.2e}, "
+        f"{out_folder}: {record['steps']} steps, {record['seconds']:.1f} s, loss {loss_words}, "
         f"train accuracy {record['train_accuracy']:.1%}, test accuracy {record['test_accuracy']:.1%} "
         f"({record['status']})"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -29,7 +28,7 @@ def kkt_residuals(net: nn.Module, x: Tensor, y: Tensor) -> list[float]:
     lam = _nnls_gram(np.sum(grams, 0), np.sum(products, 0))
     squares = np.array([_squared_norm(layer) for layer in layers_of(net)])
     fits = [lam @ gram @ lam - 2 * lam @ product for gram, product in zip(grams, products, strict=True)]
-    return [float(max(1 + fit / square, 0.0) ** 0.5) for fit, square in zip(fits, squares, strict=True)]
+    return [_relative(square + fit, square) for fit, square in zip(fits, squares, strict=True)]
 
 
 def decay_residuals(net: nn.Module, loss: Tensor, weight_decay: float) -> list[float]:
@@ -38,9 +37,14 @@ def decay_residuals(net: nn.Module, loss: Tensor, weight_decay: float) -> list[f
     gradients = iter(torch.autograd.grad(loss, [p for layer in layers for p in layer]))
     residuals = []
     for layer in layers:
-        square = sum(float((p.detach() + next(gradients) / weight_decay).square().sum()) for p in layer)
-        residuals.append((square / sum(float(p.detach().square().sum()) for p in layer)) ** 0.5)
+        square = sum(float((p.detach() + next(gradients).double() / weight_decay).square().sum()) for p in layer)
+        residuals.append(_relative(square, sum(float(p.detach().double().square().sum()) for p in layer)))
     return residuals
+
+
+def _relative(square: float, whole: float) -> float:
+    """√(square / whole); of a layer that is zero nothing is left to explain."""
+    return float(max(square / whole, 0.0) ** 0.5) if whole > 0 else 0.0
 
 
 def _squared_norm(layer: nn.Module) -> float:
@@ -92,12 +96,14 @@ def _conv_products(layer: nn.Module, h: Tensor, delta: Tensor) -> tuple[np.ndarr
     if layer.bias is not None:
         gradient = torch.cat([gradient, delta.flatten(2).sum(2)], 1)
         theta = torch.cat([theta, layer.bias.detach()])
-    return (gradient @ gradient.T).double().cpu().numpy(), (gradient @ theta).double().cpu().numpy()
+    gradient, theta = gradient.double(), theta.double()
+    return (gradient @ gradient.T).cpu().numpy(), (gradient @ theta).cpu().numpy()
 
 
 def _nnls_gram(gram: np.ndarray, product: np.ndarray) -> np.ndarray:
-    """argmin_{λ ≥ 0} λᵀKλ − 2 bᵀλ, by writing K = RᵀR and solving ‖Rλ − R⁻ᵀb‖."""
-    ridge = 1e-12 * np.trace(gram) / len(gram)
-    root = cholesky(gram + ridge * np.eye(len(gram)))
-    solution, _ = nnls(root, solve_triangular(root, product, trans="T"), maxiter=30 * len(gram))
+    """argmin_{λ ≥ 0} λᵀKλ − 2 bᵀλ, by writing K = RᵀR and solving ‖Rλ − R⁻ᵀb‖; K may be singular."""
+    values, vectors = np.linalg.eigh(gram)
+    # not cut off but raised: gradients of very different size make small eigenvalues that matter
+    root = np.sqrt(values.clip(max(1e-15 * values[-1], 1e-300)))
+    solution, _ = nnls(root[:, None] * vectors.T, vectors.T @ product / root, maxiter=30 * len(gram))
     return np.asarray(solution)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -22,53 +20,39 @@ def new_folder(path: Path, force: bool, holds: Collection[str]) -> Iterator[Path
     An existing one is refused, or with `force` replaced, if it holds nothing but the files named in `holds`:
     a mistyped `--out ~` must not cost anyone a home.
     """
-    path = path.absolute()
-    _refuse_existing(path, force)
-    if path.exists() and not path.is_dir():
-        raise UnfitError(f"{path} is a file, a folder was to be written there: choose another --out")
-    if path.is_dir() and (others := sorted({entry.name for entry in path.iterdir()} - set(holds))):
-        raise UnfitError(
-            f"{path} holds {others[0]!r}, which was not written by this command: choose another --out"
-        )
-    with _beside(path) as partial:
-        partial.chmod(0o755)
+    with _beside(path.absolute(), force) as (partial, path, aside):
+        if path.exists() and not path.is_dir():
+            raise UnfitError(f"{path} is a file, a folder was to be written there: choose another --out")
+        if path.is_dir() and (others := sorted({entry.name for entry in path.iterdir()} - set(holds))):
+            raise UnfitError(f"{path} holds {others[0]!r}, which this command did not write: choose another --out")
+        partial.mkdir()
         yield partial
         if path.is_dir():
-            shutil.rmtree(path)
+            path.rename(aside)
         partial.rename(path)
 
 
 @contextmanager
 def new_file(path: Path, force: bool) -> Iterator[Path]:
     """A file to write, moved to `path` when it is whole."""
-    path = path.absolute()
-    _refuse_existing(path, force)
-    if path.is_dir():
-        raise UnfitError(f"{path} is a folder, a file was to be written there: choose another --out")
-    with _beside(path) as folder:
-        yield folder / path.name
-        os.replace(folder / path.name, path)
-
-
-def _refuse_existing(path: Path, force: bool) -> None:
-    if path.exists() and not force:
-        raise UnfitError(f"{path} exists already: choose another --out, or --force to replace it")
+    with _beside(path.absolute(), force) as (partial, path, _):
+        if path.is_dir():
+            raise UnfitError(f"{path} is a folder, a file was to be written there: choose another --out")
+        yield partial
+        partial.replace(path)
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk, so that the last move is atomic; gone again whatever happens."""
+def _beside(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
+    """Where to write and where to put what was there: on the same disk, gone again whatever happens."""
     try:
+        if path.exists() and not force:
+            raise UnfitError(f"{path} exists already: choose another --out, or --force to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
-    except OSError as error:
-        raise UnfitError(f"cannot write to {path.parent}: {error.strerror}") from error
-    try:
-        yield partial
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+            yield Path(folder) / "new", path, Path(folder) / "old"
     except OSError as error:
         raise UnfitError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -81,7 +65,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnfitError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnfitError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise UnfitError(f"{path} must hold a JSON object, found a {type(content).__name__}")

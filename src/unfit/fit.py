@@ -27,6 +27,7 @@ RELATIVE_STEP = 1.2e-3  # of ‖θ‖, a step of the flow; 24 times finer ends a
 MAX_LOG_STEP = 0.5
 MAX_RISE = 0.1  # of the loss in one step: where samples sit on kinks of the net, small rises are the way down
 PATIENCE = 100  # steps
+TINY = 1e-37  # the smallest loss with a logarithm in float32
 
 Method = Literal["flow", "gd", "sgd"]
 Loss = Literal["logistic", "ce", "l2", "l2.5", "huber"]
@@ -120,7 +121,10 @@ def fit(
     net = initialise(architecture, settings.init, settings.seed).to(where)
     start = _copy(net.state_dict())
     trainee = InSpan(net, x)
-    trace = _TRAIN[_schedule(settings)](trainee, y, settings, progress)
+    if math.isfinite(trainee.objective(y, settings).item()):
+        trace = _TRAIN[_schedule(settings)](trainee, y, settings, progress)
+    else:
+        trace = Trace().end("diverged")  # before it began: inputs or start are too large
     net.load_state_dict(trainee.whole())
     record = _record(net, (x, y), (test[0].to(where), test[1].to(where)), trace, settings)
     record["seconds"] = round(time.perf_counter() - began, 3)
@@ -185,7 +189,7 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -
     loss = first = trainee.objective(y, settings)
     while trace.steps < settings.max_steps:
         value = loss.item()
-        if done := _flow_done(value, trace.flow_time, settings):
+        if done := "loss underflow" if value < TINY else _flow_done(value, trace.flow_time, settings):
             return trace.end(done)
         gradient = torch.autograd.grad(loss.log(), parameters, allow_unused=True, materialize_grads=True)
         size, slope = (_squares(t).sqrt().item() for t in (parameters, gradient))
@@ -212,8 +216,10 @@ def _flow_done(loss: float, flow_time: float, settings: FitSettings) -> str:
 
 def _flow_fraction(trace: Trace, first: float, settings: FitSettings) -> float:
     if settings.target_loss is not None:
-        return math.log(first / trace.loss) / max(math.log(first / settings.target_loss), 1e-9)
-    return math.log1p(trace.flow_time) / math.log1p(settings.flow_time)
+        done = math.log(first / max(trace.loss, TINY)) / max(math.log(first / settings.target_loss), 1e-9)
+    else:
+        done = math.log1p(trace.flow_time) / math.log1p(settings.flow_time)
+    return min(max(done, 0.0), 1.0)
 
 
 def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
@@ -275,6 +281,9 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report
         if settings.target_loss is not None and trace.loss <= settings.target_loss:
             return trace.end("target loss")
         progress((epoch + 1) / settings.epochs, f"loss {trace.loss:.1e}")
+    if not math.isfinite(trainee.objective(y, settings).item()):
+        trainee.load_state_dict(good)
+        return trace.end("diverged")
     return trace.end("all epochs")
 
 
@@ -306,15 +315,15 @@ def _record(
     return {
         "status": trace.status,
         "steps": trace.steps,
-        "loss": data_loss(phi, y, settings.loss).item(),
+        "loss": _finite(data_loss(phi, y, settings.loss)),
         "flow_time": trace.flow_time,
         "train_accuracy": (margins > 0).float().mean().item(),
         "test_accuracy": (margin(phi_test, y_test) > 0).float().mean().item(),
-        "test_loss": data_loss(phi_test, y_test, settings.loss).item(),
+        "test_loss": _finite(data_loss(phi_test, y_test, settings.loss)),
         "margin": {
-            "min": margins.min().item(),
-            "median": margins.median().item(),
-            "max": margins.max().item(),
+            "min": _finite(margins.min()),
+            "median": _finite(margins.median()),
+            "max": _finite(margins.max()),
         },
         "layer_norms": layer_norms(net),
         "kkt_residuals": _residuals(net, x, y, settings),
@@ -329,6 +338,11 @@ def _residuals(net: nn.Sequential, x: Tensor, y: Tensor, settings: FitSettings) 
     if settings.weight_decay:
         return decay_residuals(net, data_loss(net(x), y, settings.loss), settings.weight_decay)
     return None
+
+
+def _finite(value: Tensor) -> float | None:
+    """A number that JSON can hold."""
+    return value.item() if value.isfinite() else None
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:

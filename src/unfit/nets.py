@@ -53,7 +53,7 @@ def parse_architecture(
     text: str, input_shape: tuple[int, ...], num_outputs: int, biases: str = "first"
 ) -> Architecture:
     """`1000-1000` or `conv(3,32)-1000`: the hidden layers; `biases` is `first` or `hidden` (H22 sec. 5.3)."""
-    match = re.fullmatch(r"(?:conv\((\d+),(\d+)\)-)?(\d+(?:-\d+)*)", text.lower().replace(" ", ""))
+    match = re.fullmatch(r"(?:conv\((\d{1,9}),(\d{1,9})\)-)?(\d{1,9}(?:-\d{1,9})*)", text.lower().replace(" ", ""))
     if not match:
         raise UsageError(f"cannot read the architecture {text!r}; write 1000-1000 or conv(3,32)-1000")
     if biases not in ("first", "hidden"):

@@ -10,6 +10,7 @@ import json
 import math
 import pickle
 import re
+import struct
 import warnings
 import zipfile
 from dataclasses import asdict, dataclass
@@ -28,6 +29,10 @@ from unfit.files import read_json, write_json
 from unfit.nets import MAX_PARAMETERS, Architecture, build
 
 Weights = dict[str, Tensor]
+_BROKEN = (  # what reading a damaged PyTorch file ends in
+    *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile),
+)
 MAX_BYTES = 8 * MAX_PARAMETERS  # of a checkpoint: float64 at most
 
 
@@ -137,9 +142,9 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path) -> Weigh
     if architecture.num_parameters > MAX_PARAMETERS:
         raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters, {MAX_PARAMETERS:,} is the most")
     wanted = _wanted_shapes(architecture)
-    if found.keys() != wanted.keys() and (order := _layer_order(found)):
-        places = {name: f"layer{i}" for i, name in enumerate(order, 1)}
-        found = {f"{places[key.rpartition('.')[0]]}.{key.rpartition('.')[2]}": found[key] for key in found}
+    if found.keys() != wanted.keys():
+        places = {name: f"layer{i}" for i, name in enumerate(_layer_order(found), 1)}
+        found = {_renamed(key, places): value for key, value in found.items()}
     problems = [f"{name} is missing" for name in wanted.keys() - found.keys()]
     problems += [f"{name} is not part of {architecture}" for name in found.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & found.keys()):
@@ -148,11 +153,16 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path) -> Weigh
             problems.append(f"{name} has shape {tuple(value.shape)}, expected {shape}")
         elif not value.is_floating_point():
             problems.append(f"{name} is of type {value.dtype}, expected floats")
-        elif bad := int((~torch.isfinite(value)).sum()):
+        elif bad := int((~torch.isfinite(value.to(torch.float32))).sum()):
             problems.append(f"{name} has {bad} values that are NaN or infinite")
     if problems:
         raise UnfitError(f"{path}: the weights cannot be used: " + "; ".join(sorted(problems)))
     return {name: found[name].to(torch.float32).contiguous() for name in wanted}
+
+
+def _renamed(key: str, places: dict[str, str]) -> str:
+    layer, dot, kind = key.rpartition(".")
+    return places.get(layer, layer) + dot + kind
 
 
 def _wanted_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
@@ -171,12 +181,16 @@ def _is_dense(name: str, value: Tensor) -> bool:
 def _layer_order(found: Weights) -> list[str]:
     """Names of dense layers such that each fits the one before: as stored, or by the numbers in the names."""
     names = [key.rpartition(".")[0] for key in found if key.endswith(".weight")]
-    natural = sorted(names, key=lambda name: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", name)])
-    for order in (names, natural):
+    for order in (names, sorted(names, key=_natural)):
         shapes = [found[f"{name}.weight"].shape for name in order]
         if all(len(s) == 2 for s in shapes) and all(a[0] == b[1] for a, b in pairwise(shapes)):
             return order
     return []
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """fc2 comes before fc10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
 def _input_shape(d: int) -> tuple[int, ...]:
@@ -223,9 +237,15 @@ def _read_weights(path: Path) -> Weights:
 def _read_safetensors(path: Path) -> Weights:
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # stored by size, not by place in the net: the numbers in the names tell that
+            return {name: file.get_tensor(name) for name in sorted(file.keys(), key=_natural)}
     except (SafetensorError, ValueError, OSError) as error:
         raise UnfitError(f"{path}: not a whole safetensors file ({error}); was it cut short?") from error
+
+
+def _is_plain(value: object) -> bool:
+    """A tensor with numbers in it: not sparse, not on `meta`."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
 
 
 def _read_state_dict(path: Path) -> Weights:
@@ -246,15 +266,16 @@ def _read_state_dict(path: Path) -> Weights:
             f"{path}: holds more than tensors, so it was not loaded (it could run code); "
             "save model.state_dict() alone, or as .safetensors"
         ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise UnfitError(
-            f"{path}: not a whole PyTorch file ({str(error).splitlines()[0]}); was it cut short?"
+            f"{path}: not a whole PyTorch file ({type(error).__name__}: {str(error)[:200]}); was it cut short?"
         ) from error
     if not isinstance(content, dict) or not content:
         raise UnfitError(f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()")
-    if others := [str(key) for key, value in content.items() if not isinstance(value, Tensor)]:
+    plain = {str(key): value.detach() for key, value in content.items() if _is_plain(value)}
+    if others := [str(key) for key in content if str(key) not in plain]:
         raise UnfitError(f"{path}: not a state dict: {listed(others)} are no tensors; save model.state_dict()")
     # a tensor with stride 0 can claim any size from a few bytes
-    if (total := sum(value.numel() for value in content.values())) > MAX_PARAMETERS:
+    if (total := sum(value.numel() for value in plain.values())) > MAX_PARAMETERS:
         raise UnfitError(f"{path}: claims {total:,} parameters, {MAX_PARAMETERS:,} is the most")
-    return {str(key): value for key, value in content.items()}
+    return plain
