@@ -51,12 +51,11 @@ def load_candidates(path: Path) -> Candidates:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["unfit"])
-            return Candidates(
-                file.get_tensor("x"),
-                file.get_tensor("origin"),
-                tuple(about["origins"]),
-                about["attack"],
-                about["facts"],
-            )
+            x, origin, origins = file.get_tensor("x"), file.get_tensor("origin"), tuple(about["origins"])
+        if len(x) != len(origin) or not set(origin.tolist()) <= set(range(len(origins))):
+            raise ValueError("its candidates and their origins do not fit together")
+        if not x.isfinite().all():
+            raise ValueError("some candidates are not finite")
+        return Candidates(x, origin, origins, about["attack"], about["facts"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UnfitError(f"{path}: not a file of candidates ({error}); make one with `unfit attack`") from error

@@ -16,6 +16,7 @@ from torch import Tensor
 
 BULK = 0.25  # quantile of the singular values that is taken to be noise: data may fill the other three quarters
 CLIFF = 20.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
+ROUNDING = 1e-5  # of the largest singular value: what remains of a random start lies higher
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,8 @@ def read_span(mixtures: Tensor) -> Span:
         noise = float(values[rank:].square().mean().sqrt()) / math.sqrt(max(mixtures.shape))
         return Span(values, right, noise, float((values[rank - 1] * values[rank]).sqrt()), rank, True)
     noise = noise_level(values, *mixtures.shape)
-    edge = noise * sum(math.sqrt(side) for side in mixtures.shape)
+    fluctuation = 1 + min(mixtures.shape) ** (-2 / 3)  # of the largest value: the Tracy–Widom scale
+    edge = noise * fluctuation * sum(math.sqrt(side) for side in mixtures.shape)
     return Span(values, right, noise, edge, int((values > edge).sum()), False)
 
 
@@ -46,9 +48,9 @@ def noise_level(values: Tensor, w: int, d: int) -> float:
     """Standard deviation of the white noise whose lower singular values these are (Marchenko–Pastur law)."""
     ratio = min(w, d) / max(w, d)
     low, high = (1 - math.sqrt(ratio)) ** 2, (1 + math.sqrt(ratio)) ** 2
-    grid = np.linspace(low, high, 20_001)[1:-1]
-    mass = np.cumsum(np.sqrt((high - grid) * (grid - low)) / grid)
-    expected = math.sqrt(float(np.interp(BULK, mass / mass[-1], grid)) * max(w, d))
+    grid = np.linspace(math.sqrt(low), math.sqrt(high), 20_001)[1:-1]  # of singular values: no pole where w = d
+    mass = np.cumsum(np.sqrt((high - grid**2) * (grid**2 - low)) / grid)
+    expected = float(np.interp(BULK, mass / mass[-1], grid)) * math.sqrt(max(w, d))
     return float(values.flip(0)[int(BULK * len(values))]) / expected
 
 
@@ -65,7 +67,6 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
 
 
 def _cliff(values: Tensor) -> int:
-    """How many singular values stand before the steepest cliff; 0 if there is none."""
-    above = values[:-1] > 1e-6 * values[0]  # what lies lower is rounding errors already
-    falls = torch.where(above, values[:-1] / values[1:].clamp_min(1e-15 * values[0]), 0)
-    return int(falls.argmax()) + 1 if len(falls) and falls.max() > CLIFF else 0
+    """How many singular values stand before the first cliff that ends in rounding errors; 0 if there is none."""
+    falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < ROUNDING * values[0])
+    return int(falls.nonzero()[0]) + 1 if falls.any() else 0

@@ -1,0 +1,495 @@
+"""Planted spectra are read, planted samples come back, controls give nothing, and no data are imported."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from functools import cache
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unfit.attacks import attack
+from unfit.attacks.span import noise_level, read_span, visible_num_samples
+from unfit.attacks.unmix import CANDIDATE_STD, UnmixSettings, edge_groups, separate, unmix
+from unfit.candidates import Candidates, load_candidates, pool, save_candidates
+from unfit.errors import UnfitError
+from unfit.fit import FitSettings, fit
+from unfit.nets import Architecture, initialise, parse_architecture
+from unfit.samples import draw, draw_unseen
+from unfit.sources import read_source
+from unfit.target import Target
+
+RUNS = [("root", True), ("log", True), ("root", False)]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def faces(n: int, seed: int = 0) -> Tensor:
+    """Real faces, less the mean of the whole source: they do not sum to zero."""
+    source = read_source("faces")
+    everything = source.train.take(range(len(source.train)))
+    chosen = draw(source, 2 * n, seed)
+    return (chosen.x - everything.mean)[chosen.y == 1]
+
+
+def mixed(x: Tensor, w: int = 200, noise: float = 0.0, bias: bool = True, seed: int = 0) -> Target:
+    """A target whose first layer is Σ α_i [x_i; 1]ᵀ with random α (w, n), and noise."""
+    n, d, shape = len(x), x[0].numel(), tuple(x.shape[1:])
+    alpha = random(w, n, seed=seed) / math.sqrt(n)
+    weight = alpha @ x.flatten(1).double() + noise * random(w, d, seed=seed + 1)
+    weights = {"layer1.weight": weight.float(), "layer2.weight": random(1, w, seed=seed + 2).float()}
+    if bias:
+        weights["layer1.bias"] = alpha.sum(1).float()
+    return Target(Architecture(shape, (w,), 1, (bias, False)), weights)
+
+
+def correlations(candidates: Tensor, x: Tensor) -> Tensor:
+    """(candidates, samples), each less its own mean."""
+    rows = [part.flatten(1).double() - part.flatten(1).double().mean(1, keepdim=True) for part in (candidates, x)]
+    normed = [row / row.norm(dim=1, keepdim=True) for row in rows]
+    return normed[0] @ normed[1].T
+
+
+# Noise and rank --------------------------------------------------------------------------------------------
+
+
+def law(w: int, d: int) -> Tensor:
+    """Singular values of white noise of variance 1, by the Marchenko–Pastur law itself: its quantiles."""
+    small, large = min(w, d), max(w, d)
+    edges = [math.sqrt(large) - math.sqrt(small), math.sqrt(large) + math.sqrt(small)]
+    s = np.linspace(*edges, 400_001)[1:-1]
+    density = np.sqrt((edges[1] ** 2 - s**2) * (s**2 - edges[0] ** 2)) / s
+    mass = np.cumsum(density)
+    return torch.from_numpy(np.interp((np.arange(small) + 0.5) / small, mass / mass[-1], s)).flip(0)
+
+
+@pytest.mark.parametrize(
+    ("w", "d"), [(1000, 3072), (1000, 784), (625, 200), (900, 1000), (1000, 1000), (100, 10_000)]
+)
+def test_noise_of_exactly_the_law_has_level_one(w, d):
+    assert noise_level(law(w, d), w, d) == pytest.approx(1, abs=0.005)
+
+
+@pytest.mark.parametrize(("w", "d"), [(200, 625), (625, 200), (300, 784), (100, 3072), (500, 500)])
+@pytest.mark.parametrize("sigma", [1e-4, 3.0])
+@pytest.mark.parametrize("rank", [0, 6])
+def test_the_noise_level_of_a_gaussian_matrix_is_found_with_or_without_data(w, d, sigma, rank):
+    data = sigma * random(w, rank, seed=1) @ random(rank, d, seed=2)
+    found = read_span(sigma * random(w, d) + data)
+    assert found.noise == pytest.approx(sigma, rel=0.03)
+    assert found.edge == pytest.approx(sigma * (math.sqrt(w) + math.sqrt(d)), rel=0.08)
+    assert rank <= found.rank <= rank + 1  # the largest of the noise may touch the edge
+    assert not found.ends
+
+
+@pytest.mark.parametrize("strength", [1.5, 2.0, 5.0])
+def test_directions_stand_out_from_twice_the_noise_on(strength):
+    """A direction of singular value s is visible in noise from s = (w d)^¼ σ on."""
+    w, d, rank = 200, 625, 8
+    left, right = (torch.linalg.qr(random(side, rank, seed=side))[0] for side in (w, d))
+    found = read_span(random(w, d) + strength * (math.sqrt(w) + math.sqrt(d)) * left @ right.T)
+    assert found.rank in (rank, rank + 1)
+    seen = torch.linalg.svdvals(found.right[:rank] @ right)
+    assert seen.min() > 0.7
+
+
+def test_the_span_is_that_of_the_data():
+    x = random(9, 300)
+    found = read_span(random(80, 9, seed=1) @ x)
+    basis = found.right[: found.rank]
+    torch.testing.assert_close(x @ basis.T @ basis, x)
+    torch.testing.assert_close(basis @ basis.T, torch.eye(9, dtype=torch.float64))
+
+
+# Cliffs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 4, 12, 40])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("w", [100, 300])
+def test_the_number_of_centred_samples_is_read_off_exactly(n, bias, w):
+    members = draw(read_source("faces"), n, 0)
+    target = mixed(members.centred(members.mean).x, w, bias=bias)
+    weight, column = target.weights["layer1.weight"], target.weights.get("layer1.bias")
+    found = read_span(weight)
+    assert (found.ends, found.rank) == (True, n - 1)
+    assert visible_num_samples(found, weight, column) == n
+    assert unmix(target, settings=UnmixSettings(ranks=())).facts["estimated_num_samples"] == n
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1])
+def test_noise_hides_the_number_of_samples(noise):
+    target = mixed(faces(12), noise=noise)
+    found = read_span(target.weights["layer1.weight"])
+    assert not found.ends
+    assert visible_num_samples(found, target.weights["layer1.weight"], None) is None
+
+
+def test_more_samples_than_neurons_are_not_counted():
+    weight = mixed(faces(30), w=20).weights["layer1.weight"]
+    assert visible_num_samples(read_span(weight), weight, None) is None
+
+
+@pytest.mark.parametrize("gap", [10.0, 100.0, 1e3, 1e4])
+@pytest.mark.parametrize("num_strong", [1, 3])
+def test_the_number_of_samples_is_right_or_not_told(gap, num_strong):
+    """Nets of one hidden layer and a small start learn few directions first, and others weakly."""
+    members = draw(read_source("faces"), 12, 0)
+    x = members.centred(members.mean).x.flatten(1).double()
+    left, right = (torch.linalg.qr(random(side, 12, seed=side))[0] for side in (200, 12))
+    sizes = torch.tensor([1.0] * num_strong + [1 / gap] * (12 - num_strong), dtype=torch.float64)
+    alpha = left * sizes @ right.T
+    weight, bias = (alpha @ x).float(), alpha.sum(1).float()
+    assert visible_num_samples(read_span(weight), weight, bias) in (12, None)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (2, 2)])
+def test_tiny_and_empty_layers_have_a_span_too(shape):
+    for mixtures in (torch.zeros(shape), random(*shape).float()):
+        found = read_span(mixtures)
+        assert 0 <= found.rank <= min(shape)
+        assert all(math.isfinite(value) for value in (found.noise, found.edge))
+
+
+# Controls --------------------------------------------------------------------------------------------------
+
+
+def untrained(init: float | None, seed: int, text: str = "200-50") -> Target:
+    architecture = parse_architecture(text, (1, 25, 25), 1)
+    return Target(architecture, dict(initialise(architecture, init, seed).state_dict()))
+
+
+@pytest.mark.parametrize("init", [1e-4, None])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_untrained_net_gives_nothing(init, seed):
+    found = unmix(untrained(init, seed))
+    assert found.facts["rank"] <= 1
+    assert found.facts["estimated_num_samples"] is None
+    assert (len(found), tuple(found.x.shape)) == (0, (0, 1, 25, 25))
+    assert found.origins == ("nothing above the noise edge",)
+
+
+def test_white_noise_of_any_shape_has_no_directions():
+    """The control in numbers: two or more directions in at most one of twenty nets, square layers included."""
+    for w, d in ((100, 100), (200, 200), (100, 110), (60, 300)):
+        spans = [read_span(random(w, d, seed=seed)) for seed in range(40)]
+        assert sum(span.rank > 1 for span in spans) <= 2, (w, d)
+        assert not any(span.ends for span in spans), (
+            w,
+            d,
+        )  # though the last value of a square may be close to zero
+
+
+def test_a_net_that_has_not_moved_from_its_base_gives_nothing():
+    start = untrained(None, 0)
+    assert len(unmix(start, start)) == 0
+    assert len(unmix(start, untrained(None, 1))) == 0  # nor does the difference of two untrained ones
+
+
+# Planted samples -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_planted_faces_come_back(run, noise):
+    x = faces(12)
+    found = unmix(mixed(x, noise=noise), settings=UnmixSettings(runs=(run,)))
+    best = correlations(found.x, x).abs().amax(0)
+    assert (best > 0.9).sum() >= 10
+    assert correlations(found.x, faces(40, seed=1)[-20:]).abs().amax(0).median() < 0.8  # those that were not in it
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_planted_sparse_vectors_come_back(run):
+    laplace = np.random.default_rng(0).laplace(size=(12, 600))
+    x = torch.from_numpy(laplace)
+    found = unmix(mixed(x, noise=1e-2), settings=UnmixSettings(runs=(run,)))
+    assert found.x.shape[1:] == (600,)
+    assert (correlations(found.x, x).abs().amax(0) > 0.9).sum() >= 11
+
+
+def test_a_base_is_taken_off():
+    """The noise of a standard start hides everything, its change nothing."""
+    x, start = faces(12), untrained(None, 0, "200")
+    change = mixed(x).weights
+    weights = {name: value + 0.01 * change[name] for name, value in start.weights.items()}
+    trained = Target(start.architecture, weights)
+    with_base = unmix(trained, start)
+    assert (correlations(with_base.x, x).abs().amax(0) > 0.9).sum() >= 10
+    assert with_base.attack["base"] is True
+    without = unmix(trained)
+    assert without.attack["base"] is False
+    assert len(without) == 0 or (correlations(without.x, x).abs().amax(0) > 0.9).sum() <= 3
+
+
+def test_both_signs_are_there_at_the_scale_of_images():
+    found = unmix(mixed(faces(12)), settings=UnmixSettings(ranks=(1.0,), runs=(("root", True),)))
+    half = len(found) // 2
+    assert half == found.facts["rank"]
+    assert torch.equal(found.x[:half], -found.x[half:])
+    torch.testing.assert_close(found.x.flatten(1).std(1), torch.full((2 * half,), CANDIDATE_STD))
+
+
+def test_candidates_depend_on_the_seed_alone():
+    target = mixed(faces(12), noise=1e-3)
+    torch.manual_seed(5)
+    first, state = unmix(target, settings=UnmixSettings(seed=7)), torch.get_rng_state()
+    torch.manual_seed(6)
+    again, other = (unmix(target, settings=UnmixSettings(seed=seed)) for seed in (7, 8))
+    assert torch.equal(first.x, again.x)
+    assert not torch.equal(first.x, other.x)
+    torch.manual_seed(5)
+    assert torch.equal(torch.get_rng_state(), state)  # no global random numbers were used
+    assert torch.equal(attack(target, seed=7).x, first.x)
+
+
+def test_every_run_is_named_and_counted():
+    settings = UnmixSettings(ranks=(0.5, 1.0), runs=(("root", True), ("log", True), ("root", False)), seed=3)
+    told: list[tuple[float, str]] = []
+    found = unmix(mixed(faces(12)), None, settings, lambda fraction, words: told.append((fraction, words)))
+    expected = [
+        f"unmix: rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
+        for rank in (6, 12)
+        for contrast, orthogonal in settings.runs
+    ]
+    assert found.origins == tuple(expected)
+    assert torch.bincount(found.origin).tolist() == [12, 12, 12, 24, 24, 24]  # both signs of each component
+    assert (found.attack["method"], found.attack["seed"]) == ("unmix", 3)
+    assert found.attack["settings"]["iterations"] == settings.iterations
+    assert [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
+    assert all(0 <= fraction <= 1 for fraction, _ in told)
+    assert told[-1][0] == 1.0
+    json.dumps([found.attack, found.facts], allow_nan=False)
+
+
+def test_a_convolution_is_refused():
+    architecture = parse_architecture("conv(3,4)-10", (1, 8, 8), 1)
+    target = Target(architecture, dict(initialise(architecture, None, 0).state_dict()))
+    with pytest.raises(UnfitError, match=r"needs a dense first layer; conv\(3,4\)-10-1 starts with a convolution"):
+        unmix(target)
+
+
+@pytest.mark.parametrize("flat", ["a constant image", "equal images"])
+def test_degenerate_samples_give_finite_candidates(flat):
+    x = faces(6)
+    x = torch.cat([x, torch.full_like(x[:1], 0.5) if flat == "a constant image" else x[:1]])
+    found = unmix(mixed(x, noise=1e-4))
+    assert found.x.isfinite().all()
+    assert (correlations(found.x, x[:6]).abs().amax(0) > 0.9).sum() >= 4
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_independent_sparse_sources_are_separated_exactly(run):
+    contrast, orthogonal = run
+    sources = torch.from_numpy(np.random.default_rng(1).laplace(size=(6, 5000)))
+    mixing = random(6, 6, seed=3)
+    found = separate((mixing @ sources)[:, :, None], contrast, orthogonal, 300, 0)
+    gains = (found @ mixing).abs()
+    gains /= gains.amax(1, keepdim=True)
+    assert sorted(gains.argmax(1).tolist()) == list(range(6))  # each source once
+    assert gains.sort(1).values[:, :-1].max() < 0.1
+
+
+def test_edges_of_an_image_are_its_differences():
+    image = random(2, 3 * 4 * 5)
+    groups = edge_groups(image, (3, 4, 5))
+    assert groups.shape == (2, 3 * 4, 6)
+    picture = image.view(2, 3, 4, 5)
+    across, down = picture.diff(dim=3)[:, :, :-1], picture.diff(dim=2)[..., :-1]
+    torch.testing.assert_close(groups[1, 7], torch.cat([across[1, :, 1, 3], down[1, :, 1, 3]]))
+    assert torch.equal(edge_groups(image, (60,)), image[:, :, None])
+
+
+@cache
+def trained_on_faces(text: str, n: int) -> tuple[Target, Target, Tensor, Tensor]:
+    """A net trained by the flow, its start, the members and unseen samples."""
+    source = read_source("faces")
+    members = draw(source, n, 0)
+    unseen = draw_unseen(source, members, 40, 0).centred(members.mean)
+    members = members.centred(members.mean)
+    architecture = parse_architecture(text, members.shape, 1)
+    done = fit(architecture, (members.x, members.y), (unseen.x, unseen.y), FitSettings(flow_time=1e3))
+    return Target(architecture, done.weights), Target(architecture, done.start), members.x, unseen.x
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+def test_faces_come_back_from_a_net_that_was_trained_on_them(with_base):
+    target, start, members, unseen = trained_on_faces("200-100", 10)
+    found = unmix(target, start if with_base else None)
+    assert (correlations(found.x, members).abs().amax(0) > 0.8).sum() >= 6
+    assert (correlations(found.x, unseen).abs().amax(0) > 0.8).sum() == 0
+    assert found.facts["estimated_num_samples"] == (10 if with_base else None)
+
+
+@pytest.mark.parametrize("with_base", [True, False])
+@pytest.mark.parametrize(("text", "n"), [("200-100", 10), ("300", 20)])
+def test_the_number_of_samples_of_a_trained_net_is_right_or_not_told(text, n, with_base):
+    target, start, _, _ = trained_on_faces(text, n)
+    found = unmix(target, start if with_base else None, UnmixSettings(ranks=()))
+    assert found.facts["estimated_num_samples"] in (n, None)
+
+
+def test_with_its_base_a_net_of_one_hidden_layer_gives_its_faces_away():
+    """Its spectrum falls steeply after few directions, but the others are there."""
+    target, start, members, unseen = trained_on_faces("300", 20)
+    found = unmix(target, start)
+    assert (correlations(found.x, members).abs().amax(0) > 0.8).sum() >= 12
+    assert (correlations(found.x, unseen).abs().amax(0) > 0.8).sum() <= 3
+
+
+# Candidates ------------------------------------------------------------------------------------------------
+
+
+def some_candidates() -> Candidates:
+    parts = [
+        ("first run", random(3, 2, 4).float()),
+        ("second run", random(0, 2, 4).float()),
+        ("ü", torch.ones(2, 2, 4)),
+    ]
+    return pool(parts, {"method": "unmix", "seed": 3, "ranks": [0.5]}, {"rank": 2, "estimated_num_samples": None})
+
+
+def test_pooled_candidates_know_the_run_they_came_from():
+    found = some_candidates()
+    assert len(found) == 5
+    assert [found.origins[i] for i in found.origin] == ["first run"] * 3 + ["ü"] * 2
+    assert torch.equal(found.x[3:], torch.ones(2, 2, 4))
+
+
+def test_candidates_come_back(tmp_path):
+    before = some_candidates()
+    save_candidates(before, tmp_path / "c.safetensors")
+    after = load_candidates(tmp_path / "c.safetensors")
+    assert torch.equal(after.x, before.x)
+    assert torch.equal(after.origin, before.origin)
+    assert (after.origins, after.attack, after.facts) == (before.origins, before.attack, before.facts)
+
+
+def test_no_candidates_come_back_too(tmp_path):
+    before = unmix(untrained(1e-4, 0))
+    save_candidates(before, tmp_path / "c.safetensors")
+    after = load_candidates(tmp_path / "c.safetensors")
+    assert (tuple(after.x.shape), after.origins) == ((0, 1, 25, 25), before.origins)
+    assert after.facts == before.facts
+
+
+def test_candidates_cut_short_at_any_length_are_refused(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_candidates(some_candidates(), path)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 5):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UnfitError, match=r"c.safetensors: not a file of candidates \(.*make one with `unfit"):
+            load_candidates(path)
+
+
+ABOUT: dict[str, Any] = {"origins": ["a"], "attack": {}, "facts": {}}
+TENSORS = {"x": torch.zeros(2, 3), "origin": torch.zeros(2, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata"),
+    [
+        pytest.param(TENSORS, None, id="no description"),
+        pytest.param(TENSORS, {"other": "{}"}, id="another's description"),
+        pytest.param(TENSORS, {"unfit": "{"}, id="not JSON"),
+        pytest.param(TENSORS, {"unfit": "[]"}, id="not an object"),
+        pytest.param(TENSORS, {"unfit": json.dumps({"origins": ["a"]})}, id="half a description"),
+        pytest.param({"x": TENSORS["x"]}, {"unfit": json.dumps(ABOUT)}, id="no origins"),
+        pytest.param({"w": TENSORS["x"]}, {"unfit": json.dumps(ABOUT)}, id="other tensors"),
+        pytest.param(
+            {**TENSORS, "origin": torch.zeros(3, dtype=torch.int64)}, {"unfit": json.dumps(ABOUT)}, id="3 to 2"
+        ),
+        pytest.param(
+            {**TENSORS, "origin": torch.tensor([0, 1])}, {"unfit": json.dumps(ABOUT)}, id="no such origin"
+        ),
+        pytest.param(
+            {**TENSORS, "x": torch.full((2, 3), torch.nan)}, {"unfit": json.dumps(ABOUT)}, id="not finite"
+        ),
+    ],
+)
+def test_files_that_hold_no_candidates_are_refused(tmp_path, tensors, metadata):
+    save_file(tensors, tmp_path / "c.safetensors", metadata=metadata)
+    with pytest.raises(UnfitError, match=r"c.safetensors: not a file of candidates"):
+        load_candidates(tmp_path / "c.safetensors")
+
+
+def test_missing_candidates_are_told(tmp_path):
+    with pytest.raises(UnfitError, match=r"none.safetensors: not a file of candidates .*No such file"):
+        load_candidates(tmp_path / "none.safetensors")
+
+
+# The wall: nothing on the attacker's side can see data -----------------------------------------------------
+
+AUDITORS = {f"unfit.{name}" for name in ("samples", "sources", "fit", "diagnostics", "match", "audit", "runs")}
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules of this project that a module's source imports, anywhere in it."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    package = module if spec.submodule_search_locations else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
+            found |= {source} | {f"{source}.{alias.name}" for alias in node.names if is_module(source, alias.name)}
+        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
+            raise AssertionError(f"{module} imports in a way that cannot be followed: {ast.unparse(node)}")
+    return frozenset(name for name in found if name.split(".")[0] == "unfit")
+
+
+def is_module(package: str, name: str) -> bool:
+    if package.split(".")[0] != "unfit":
+        return False
+    spec = find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or []
+    return any((Path(folder) / f"{name}.py").exists() or (Path(folder) / name).is_dir() for folder in folders)
+
+
+def reachable(module: str) -> set[str]:
+    """What importing a module brings along, but for the package itself, whose __init__ names everything."""
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += imports(name)
+    return seen
+
+
+def test_the_walk_follows_imports():
+    assert {"unfit.diagnostics", "unfit.nets", "unfit.errors"} <= reachable("unfit.fit")
+    assert {"unfit.samples", "unfit.errors"} <= reachable("unfit.sources")
+    assert reachable("unfit") >= AUDITORS - {"unfit.diagnostics"}
+
+
+def attackers() -> list[str]:
+    folder = Path(find_spec("unfit.attacks").submodule_search_locations[0])
+    files = sorted(folder.rglob("*.py"))
+    inside = [".".join(file.relative_to(folder).with_suffix("").parts) for file in files]
+    return ["unfit.target", "unfit.candidates", "unfit.attacks"] + [
+        f"unfit.attacks.{name}" for name in inside if not name.endswith("__init__")
+    ]
+
+
+@pytest.mark.parametrize("module", attackers())
+def test_nothing_on_the_attackers_side_imports_what_holds_data(module):
+    found = reachable(module)
+    assert not found & AUDITORS
+    assert "unfit" not in found  # which names all of them
