@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
-from scipy.fft import dctn, idctn
 from torch import Tensor
 
-from unfit.attacks.span import Span, read_span, visible_num_samples
+from unfit.attacks.span import read_span, visible_num_samples
 from unfit.candidates import Candidates, pool
 from unfit.errors import UnfitError
 from unfit.nets import device
@@ -25,9 +24,8 @@ from unfit.target import Target
 
 Contrast = Literal["root", "log"]
 # Components have no scale. The protocol adds the mean image before it compares, and on faces that mean alone is
-# like many a face: twice the usual standard deviation keeps it from speaking.
-CANDIDATE_STD = 0.5
-FILTER_POWER = 0.25  # of the Wiener gain: most of what it wins, without making all pictures equally smooth
+# like many a face: a standard deviation well above that of centred images (0.1 to 0.3) keeps it from speaking.
+CANDIDATE_STD = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,12 @@ def unmix(
     most = span.rank if span.ends else len(span.right)
     ranks = sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
     plan = list(itertools.product(ranks, settings.runs))
-    power = _power_spectrum(weight, span.noise, shape)
     for i, (rank, (contrast, orthogonal)) in enumerate(plan):
         name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
         progress(i / len(plan), name)
         groups = edge_groups(span.right[:rank], shape)
         mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
-        x = _denoise(mixing, span, power, shape)
+        x = (mixing @ span.right[:rank]).view(rank, *shape)
         x = CANDIDATE_STD * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * len(shape))
         parts.append((f"unmix: {name}", torch.cat([x, -x]).cpu()))
     plain = json.loads(json.dumps(asdict(settings)))  # tuples become lists, as they will be read back
@@ -165,27 +162,3 @@ def _mixtures(target: Target, base: Target | None) -> tuple[Tensor, Tensor | Non
     }
     weight, bias = change["layer1.weight"].to(device()), change.get("layer1.bias")
     return weight, None if bias is None else bias.to(device())
-
-
-def _power_spectrum(weight: Tensor, noise: float, shape: tuple[int, ...]) -> Tensor | None:
-    """Mean power of the data at each frequency (over colours too), the noise's taken off; None for vectors."""
-    if len(shape) != 3:
-        return None
-    waves = dctn(weight.cpu().numpy().reshape(-1, *shape), axes=(1, 2, 3), norm="ortho")
-    power = torch.from_numpy(waves).double().square().mean(0)
-    return (power - noise**2).clamp_min(1e-3 * noise**2)
-
-
-def _denoise(mixing: Tensor, span: Span, power: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    """Components as images, each filtered by the noise that its own combination of rows carries."""
-    rank = len(mixing)
-    rows = (mixing @ span.right[:rank]).view(rank, *shape)
-    if power is None:
-        return rows
-    noise = (span.noise * (mixing.double() / span.values[:rank]).norm(dim=1).cpu()).square()
-    waves = torch.from_numpy(dctn(rows.cpu().numpy(), axes=(1, 2, 3), norm="ortho")).double()
-    total = waves.square().sum((1, 2, 3))
-    signal = torch.maximum(total - waves[0].numel() * noise, 0.05 * total) / power.sum()
-    signal_power = signal.view(-1, 1, 1, 1) * power
-    kept = waves * (signal_power / (signal_power + noise.view(-1, 1, 1, 1))) ** FILTER_POWER
-    return torch.from_numpy(idctn(kept.numpy(), axes=(1, 2, 3), norm="ortho")).to(rows)
