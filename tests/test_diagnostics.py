@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -283,7 +284,10 @@ x = torch.randn(1000, 3, 32, 32)
 print(sum(p.numel() for p in net.parameters()), *kkt_residuals(net, x, torch.arange(1000) % 2))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # one thread: two that spin while they wait take fifty times longer for an eigh where others work too
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **one})
     first, peak_kb = done.stdout.splitlines()
     num_parameters, *residuals = map(float, first.split())
     assert num_parameters > 4e6

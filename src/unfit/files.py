@@ -29,7 +29,12 @@ def new_folder(path: Path, force: bool, holds: Collection[str]) -> Iterator[Path
         yield partial
         if path.is_dir():
             path.rename(aside)
-        partial.rename(path)
+        try:
+            partial.rename(path)
+        except BaseException:
+            if aside.is_dir():
+                aside.rename(path)
+            raise
 
 
 @contextmanager
@@ -50,7 +55,7 @@ def _beside(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
             raise UnfitError(f"{path} exists already: choose another --out, or --force to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
-            yield Path(folder) / "new", path, Path(folder) / "old"
+            yield Path(folder) / path.name, path, Path(folder) / ".old"
     except OSError as error:
         raise UnfitError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -217,6 +217,8 @@ def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | N
         len(fields["input_shape"]) != 3 or architecture.conv[0] > min(fields["input_shape"][1:])
     ):
         raise UnfitError(f"{path}: a kernel of {architecture.conv[0]} does not fit inputs {fields['input_shape']}")
+    if content.input_range and content.input_range[0] >= content.input_range[1]:
+        raise UnfitError(f"{path}: input_range {content.input_range} must rise")
     return architecture, content.input_range
 
 

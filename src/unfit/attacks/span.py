@@ -41,6 +41,9 @@ def read_span(mixtures: Tensor) -> Span:
     noise = noise_level(values, *mixtures.shape)
     fluctuation = 1 + min(mixtures.shape) ** (-2 / 3)  # of the largest value: the Tracy–Widom scale
     edge = noise * fluctuation * sum(math.sqrt(side) for side in mixtures.shape)
+    edge = max(
+        edge, ROUNDING / 10 * float(values[0])
+    )  # rounding errors are no directions
     return Span(values, right, noise, edge, int((values > edge).sum()), False)
 
 
@@ -69,4 +72,5 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
 def _cliff(values: Tensor) -> int:
     """How many singular values stand before the first cliff that ends in rounding errors; 0 if there is none."""
     falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < ROUNDING * values[0])
+    falls[int((1 - BULK) * len(values)) :] = False  # the last values of a square matrix fall by chance
     return int(falls.nonzero()[0]) + 1 if falls.any() else 0
