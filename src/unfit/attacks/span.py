@@ -41,9 +41,7 @@ def read_span(mixtures: Tensor) -> Span:
     noise = noise_level(values, *mixtures.shape)
     fluctuation = 1 + min(mixtures.shape) ** (-2 / 3)  # of the largest value: the Tracy–Widom scale
     edge = noise * fluctuation * sum(math.sqrt(side) for side in mixtures.shape)
-    edge = max(
-        edge, ROUNDING / 10 * float(values[0])
-    )  # rounding errors are no directions
+    edge = max(edge, ROUNDING / 10 * float(values[0]))  # rounding errors are no directions
     return Span(values, right, noise, edge, int((values > edge).sum()), False)
 
 
