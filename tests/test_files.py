@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from unfit.errors import UnfitError
-from unfit.files import new_file, new_folder, read_json, sha256, write_json
+from unfit.files import new_file, new_folder, read_json, write_json
 
 HOLDS = ("a.json", "b.json")
 Tree = dict[str, str | None]
@@ -322,9 +322,3 @@ def test_a_missing_json_file_is_told(tmp_path):
         read_json(tmp_path / "x.json")
     with pytest.raises(UnfitError, match="Is a directory"):
         read_json(tmp_path)
-
-
-def test_the_hash_of_a_file_is_that_of_coreutils(tmp_path):
-    (tmp_path / "x").write_bytes(bytes(range(256)) * 5000)
-    expected = subprocess.run(["sha256sum", tmp_path / "x"], capture_output=True, text=True, check=True).stdout
-    assert sha256(tmp_path / "x") == expected.split()[0]

@@ -176,6 +176,8 @@ def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window
         raise UnfitError("; ".join(problems))
     if not 0 < fpr < 1:
         raise UsageError(f"fpr must be between 0 and 1, not {fpr}")
+    if private.is_image and min(shape[1:]) <= window // 2:
+        raise UsageError(f"images of {shape[2]}×{shape[1]} are too small for an SSIM window of {window}: use 3")
     if window not in WINDOWS:
         raise UsageError(f"unknown SSIM window {window}; choose one of: {', '.join(map(str, WINDOWS))}")
 

@@ -27,7 +27,7 @@ from unfit.target import load_base, load_target
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-out = Console(highlight=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, soft_wrap=True)  # a path may hold [brackets]
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
@@ -228,7 +228,7 @@ def _save_audit(result: Audit, folder: Path) -> None:
 
 def _say(result: Audit, folder: Path) -> None:
     record = result.record
-    out.print(f"[bold]{record.verdict}[/]: {'; '.join(record.reasons)}")
+    out.print(f"{record.verdict}: {'; '.join(record.reasons)}")
     out.print(
         f"recovered {record.num_recovered} of {record.num_samples} "
         f"(similarity above {record.threshold:.2f}; {record.num_recovered_unseen} of {record.num_unseen} unseen), "

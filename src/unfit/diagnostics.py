@@ -33,12 +33,13 @@ def kkt_residuals(net: nn.Module, x: Tensor, y: Tensor) -> list[float]:
 
 def decay_residuals(net: nn.Module, loss: Tensor, weight_decay: float) -> list[float]:
     """‖θ_l − Σ_i ℓ'_i ∂Φ(x_i)/∂θ_l‖ / ‖θ_l‖ with ℓ'_i = −(∂ℓ/∂Φ)(x_i) / weight_decay   (B23, any loss)."""
-    layers = [list(layer.parameters()) for layer in layers_of(net)]
-    gradients = iter(torch.autograd.grad(loss, [p for layer in layers for p in layer]))
+    layers = layers_of(net)
+    gradients = iter(torch.autograd.grad(loss, [p for layer in layers for p in layer.parameters()]))
     residuals = []
     for layer in layers:
-        square = sum(float((p.detach() + next(gradients).double() / weight_decay).square().sum()) for p in layer)
-        residuals.append(_relative(square, sum(float(p.detach().double().square().sum()) for p in layer)))
+        pairs = ((p.detach(), next(gradients).double()) for p in layer.parameters())
+        square = sum(float((p + gradient / weight_decay).square().sum()) for p, gradient in pairs)
+        residuals.append(_relative(square, _squared_norm(layer)))
     return residuals
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from unfit.errors import UnfitError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextmanager
@@ -77,6 +80,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_as(model: type[Model], path: Path) -> Model:
+    """A JSON file of a known shape; everything wrong with it in one error."""
+    try:
+        return model.model_validate(read_json(path))
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise UnfitError(f"{path}: {'; '.join(problems)}") from error

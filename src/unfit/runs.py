@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from unfit.attacks import Method
 from unfit.audit import Audit, audit
 from unfit.errors import UnfitError
-from unfit.files import read_json, write_json
+from unfit.files import read_as, write_json
 from unfit.fit import Fit, FitSettings, fit
 from unfit.nets import parse_architecture
 from unfit.progress import Report, quiet
@@ -75,7 +75,7 @@ def private_set(
     """
     if members is None and target.is_dir():
         members = target / "members.json"
-    about = _read_members(members) if members else None
+    about = read_as(Members, members) if members else None
     name = data or (about.data if about else None)
     if not name:
         raise UnfitError("which data was it trained on? Name them with --data, or audit a run folder")
@@ -95,14 +95,6 @@ def unseen_set(source: Source, private: Samples, other: str | None, classes: str
         return draw_unseen(source, private, n, seed)
     part = read_source(other, classes or source.classes).train
     return part.take(part.balanced(min(n, part.largest_balanced()), (seed, 1)))
-
-
-def _read_members(path: Path) -> Members:
-    try:
-        return Members.model_validate(read_json(path))
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise UnfitError(f"{path}: {'; '.join(problems)}") from error
 
 
 def audit_run(

@@ -6,7 +6,6 @@ Checkpoints come from strangers: nothing is unpickled but tensors, and sizes are
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import pickle
 import re
@@ -19,13 +18,13 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from unfit.errors import UnfitError, listed
-from unfit.files import read_json, write_json
+from unfit.files import read_as, write_json
 from unfit.nets import MAX_PARAMETERS, Architecture, build
 
 Weights = dict[str, Tensor]
@@ -203,11 +202,7 @@ def _input_shape(d: int) -> tuple[int, ...]:
 
 
 def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | None]:
-    try:
-        content = _TargetFile.model_validate_json(json.dumps(read_json(path)))
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise UnfitError(f"{path}: {'; '.join(problems)}") from error
+    content = read_as(_TargetFile, path)
     fields = content.architecture.model_dump()
     architecture = Architecture(**fields)
     num_layers = len(architecture.hidden) + 1 + bool(architecture.conv)
