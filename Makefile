@@ -19,6 +19,7 @@ lint: $(READY)
 
 bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
 	$(BIN)/python benchmarks/results.py "$(DATA)"
+	$(BIN)/python benchmarks/kkt.py "$(DATA)"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

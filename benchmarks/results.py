@@ -5,26 +5,21 @@ FOLDER holds cifar-10-batches-bin (official layout). Run it alone on the machine
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 import torch
 
+from page import SEEDS, spread, write_section
 from unfit import Audit, FitSettings, UnfitError, audit_run, fit_run, parse_architecture, read_source
 from unfit.fit import data_loss
 from unfit.nets import initialise
 from unfit.samples import Source, draw
-
-SEEDS = (0, 1, 2)
-RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 
 
 @dataclass(frozen=True)
@@ -53,22 +48,11 @@ TABLE_1 = (
 
 def main(folder: str) -> None:
     cifar, faces = read_source(f"cifar10:{folder}"), read_source("faces")
-    sections = ["\n".join(lines) for lines in (header(), table_1(cifar), attacks(cifar, faces))]
-    RESULTS.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-
-
-def header() -> Iterator[str]:
-    yield "# Results"
-    yield ""
-    yield "Every number here is measured by `make bench`, which writes this page. CIFAR-10 is read from"
-    yield "`data_batch_1.bin` and `test_batch.bin`; pictures decoded from JPEG copies differ slightly from the official ones."
-    yield f"Seeds {', '.join(map(str, SEEDS))} draw the training samples and the start; means over them, extremes in brackets."
-    yield f"Machine: {platform.machine()}, {os.cpu_count()} cores, no accelerator, PyTorch {torch.__version__}; {date.today()}."
+    write_section("Targets: H22's Table 1 in hundreds of steps", table_1(cifar))
+    write_section("The first attack: unmixing", attacks(cifar, faces))
 
 
 def table_1(cifar: Source) -> Iterator[str]:
-    yield "## Targets: H22's Table 1 in hundreds of steps"
-    yield ""
     yield "Gradient flow in log-loss time (`unfit fit --method flow`), stopped at the paper's training loss. Train accuracy"
     yield "is the lowest over the seeds (n=1000 takes over a minute: seed 0 alone), steps are the most. *ratio*: the paper's 10⁶ epochs, at the time a plain step of gradient descent takes"
     yield "in the same run, over our whole training. Test accuracy is over 8,000 balanced images, as in the paper."
@@ -114,8 +98,6 @@ def plain_step_seconds(cifar: Source, row: Row, steps: int = 10) -> float:
 
 
 def attacks(cifar: Source, faces: Source) -> Iterator[str]:
-    yield "## The first attack: unmixing"
-    yield ""
     yield "Targets d-1000-1000-1. *good*: SSIM > 0.4 by the papers' protocol, Gaussian window 11. *recovered*: above the"
     yield "threshold that at most 1% of as many unseen samples exceed. *good on unseen*: the same candidates, scored against"
     yield "as many samples the model never saw. Seconds are the attack's alone."
@@ -148,12 +130,6 @@ def attacked(source: Source, n: int, settings: FitSettings, seed: int, base: boo
         run = Path(folder)
         fit_run(source, n, run, settings)
         return audit_run(run, base=run if base else None, seed=seed)
-
-
-def spread(values: list[float], scale: float = 1, digits: int = 1) -> str:
-    """The mean, and the extremes in brackets where they differ."""
-    low, mean, high = (f"{scale * f(values):.{digits}f}" for f in (min, statistics.mean, max))
-    return mean if low == high else f"{mean} ({low}–{high})"
 
 
 if __name__ == "__main__":

@@ -67,6 +67,35 @@ def test_fit_attack_audit(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] in printed
 
 
+@pytest.mark.parametrize("words", [("kkt",), ("kkt", "--num-candidates", 20), ("inversion",), ("weights",)])
+def test_every_attack_writes_candidates(
+    run: Run, face_run: Path, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    code, printed, _ = run("attack", face_run, "--method", *words, "--out", tmp_path / "c.safetensors")
+    assert (code, "(finished)" in printed) == (0, True)
+    found = load_candidates(tmp_path / "c.safetensors")
+    assert found.attack["method"] == words[0]
+    assert found.x.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--num-candidates", 7), "7 candidates cannot be shared out to 2 classes"),
+        (("--score", "multiclass"), "does not fit a net with 1 output"),
+        (("--solver", "quick"), "quick"),
+        (("--solver", "paper", "--base", "."), "does not use --base"),
+    ],
+)
+def test_settings_of_an_attack_that_cannot_be_meant(
+    run: Run, face_run: Path, tmp_path: Path, words: tuple[object, ...], part: str
+) -> None:
+    words = tuple(face_run if word == "." else word for word in words)
+    code, _, error = run("attack", face_run, "--method", "kkt", *words, "--out", tmp_path / "c.safetensors")
+    assert (code, part in error) == (64, True)
+    assert not (tmp_path / "c.safetensors").exists()
+
+
 def test_audit_of_a_bare_checkpoint_with_its_data_named(run: Run, face_run: Path, tmp_path: Path) -> None:
     weights = load_file(face_run / "target.safetensors")
     torch.save({name.replace("layer", "fc"): value for name, value in weights.items()}, tmp_path / "model.pt")
@@ -91,7 +120,7 @@ def test_audit_of_own_arrays_with_own_unseen_samples(run: Run, face_run: Path, t
 def test_window_3_is_recorded(run: Run, face_run: Path, tmp_path: Path) -> None:
     run("audit", face_run, "--window", 3, "--out", tmp_path / "audit")
     record = json.loads((tmp_path / "audit" / "audit.json").read_text())
-    assert record["similarity"] == {"name": "ssim", "window": 3}
+    assert record["similarity"] == {"name": "ssim", "window": 3, "vote": 1.1}
 
 
 def test_an_existing_output_is_refused_or_replaced(run: Run, tmp_path: Path) -> None:

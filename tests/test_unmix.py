@@ -19,7 +19,7 @@ from torch import Tensor
 from unfit.attacks import attack
 from unfit.attacks.span import noise_level, read_span, visible_num_samples
 from unfit.attacks.unmix import CANDIDATE_STD, UnmixSettings, edge_groups, separate, unmix
-from unfit.candidates import Candidates, load_candidates, pool, save_candidates
+from unfit.candidates import Candidates, Part, load_candidates, pool, save_candidates
 from unfit.errors import UnfitError
 from unfit.fit import FitSettings, fit
 from unfit.nets import Architecture, initialise, parse_architecture
@@ -272,13 +272,6 @@ def test_every_run_is_named_and_counted():
     json.dumps([found.attack, found.facts], allow_nan=False)
 
 
-def test_a_convolution_is_refused():
-    architecture = parse_architecture("conv(3,4)-10", (1, 8, 8), 1)
-    target = Target(architecture, dict(initialise(architecture, None, 0).state_dict()))
-    with pytest.raises(UnfitError, match=r"needs a dense first layer; conv\(3,4\)-10-1 starts with a convolution"):
-        unmix(target)
-
-
 @pytest.mark.parametrize("flat", ["a constant image", "equal images"])
 def test_degenerate_samples_give_finite_candidates(flat):
     x = faces(6)
@@ -352,9 +345,9 @@ def test_with_its_base_a_net_of_one_hidden_layer_gives_its_faces_away():
 
 def some_candidates() -> Candidates:
     parts = [
-        ("first run", random(3, 2, 4).float()),
-        ("second run", random(0, 2, 4).float()),
-        ("ü", torch.ones(2, 2, 4)),
+        Part("first run", random(3, 2, 4).float()),
+        Part("second run", random(0, 2, 4).float()),
+        Part("ü", torch.ones(2, 2, 4), torch.tensor([1, 0]), torch.tensor([0.5, 2.0])),
     ]
     return pool(parts, {"method": "unmix", "seed": 3, "ranks": [0.5]}, {"rank": 2, "estimated_num_samples": None})
 
@@ -364,14 +357,16 @@ def test_pooled_candidates_know_the_run_they_came_from():
     assert len(found) == 5
     assert [found.origins[i] for i in found.origin] == ["first run"] * 3 + ["ü"] * 2
     assert torch.equal(found.x[3:], torch.ones(2, 2, 4))
+    assert found.label.tolist() == [-1, -1, -1, 1, 0]
+    assert found.multiplier.tolist() == [0, 0, 0, 0.5, 2]
 
 
 def test_candidates_come_back(tmp_path):
     before = some_candidates()
     save_candidates(before, tmp_path / "c.safetensors")
     after = load_candidates(tmp_path / "c.safetensors")
-    assert torch.equal(after.x, before.x)
-    assert torch.equal(after.origin, before.origin)
+    for name in ("x", "origin", "label", "multiplier"):
+        assert torch.equal(getattr(after, name), getattr(before, name))
     assert (after.origins, after.attack, after.facts) == (before.origins, before.attack, before.facts)
 
 
@@ -394,7 +389,12 @@ def test_candidates_cut_short_at_any_length_are_refused(tmp_path):
 
 
 ABOUT: dict[str, Any] = {"origins": ["a"], "attack": {}, "facts": {}}
-TENSORS = {"x": torch.zeros(2, 3), "origin": torch.zeros(2, dtype=torch.int64)}
+TENSORS = {
+    "x": torch.zeros(2, 3),
+    "origin": torch.zeros(2, dtype=torch.int64),
+    "label": torch.zeros(2, dtype=torch.int64),
+    "multiplier": torch.zeros(2),
+}
 
 
 @pytest.mark.parametrize(

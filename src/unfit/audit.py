@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unfit.attacks import Method, attack
+from unfit.attacks import Method, Score, Solver, attack
 from unfit.candidates import Candidates
 from unfit.errors import UnfitError, UsageError
 from unfit.files import read_json, write_json
-from unfit.match import GOOD, HIGH, WINDOWS, Matches, calibrate, chance, match, nearest
+from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, calibrate, chance, match, nearest
 from unfit.nets import margin, outputs
 from unfit.progress import Report, quiet
 from unfit.samples import Samples
@@ -49,6 +49,7 @@ class SampleRecord(Strict):
 class Similarity(Strict):
     name: Literal["ssim", "relative error"]
     window: int | None
+    vote: float
 
 
 class TargetRecord(Strict):
@@ -124,6 +125,9 @@ def audit(
     *,
     method: Method = "auto",
     base: Target | None = None,
+    solver: Solver | None = None,
+    score: Score | None = None,
+    num_candidates: int | None = None,
     seed: int = 0,
     window: int = 11,
     fpr: float = 0.01,
@@ -137,14 +141,17 @@ def audit(
     """
     _check(target, private, unseen, fpr, window)
     began = time.perf_counter()
-    candidates = attack(target, method, base, seed, progress)
+    candidates = attack(
+        target, method, base, seed, progress, solver=solver, score=score, num_candidates=num_candidates
+    )
     attacked = time.perf_counter()
     mean = private.mean
-    matches = match(candidates.x, private, mean, window)
-    control = match(candidates.x, unseen, mean, window)
+    vote = CONV_VOTE if target.architecture.conv else VOTE
+    matches = match(candidates.x, private, mean, window, vote)
+    control = match(candidates.x, unseen, mean, window, vote)
     seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
     outs = [_outputs(target, samples.centred(mean)) for samples in (private, unseen)]
-    record = _record(target, private, candidates, matches, control, outs[0], (window, fpr, data, seconds))
+    record = _record(target, private, candidates, matches, control, outs[0], (window, vote, fpr, data, seconds))
     closest = nearest(matches.centred, unseen.x - mean)
     arrays = {
         "original": private.x,
@@ -194,9 +201,9 @@ def _record(
     matches: Matches,
     control: Matches,
     output: Tensor,
-    settings: tuple[int, float, str, dict[str, float]],
+    settings: tuple[int, float, float, str, dict[str, float]],
 ) -> Record:
-    window, fpr, data, seconds = settings
+    window, vote, fpr, data, seconds = settings
     threshold = calibrate(control.similarity, fpr)
     recovered = matches.similarity > threshold
     n, num_unseen, num_recovered = len(private), len(control.similarity), int(recovered.sum())
@@ -217,9 +224,9 @@ def _record(
         num_recovered_high=int((matches.similarity > HIGH).sum()),
         num_proven=0,
         estimated_num_samples=candidates.facts["estimated_num_samples"],
-        similarity=Similarity(name="ssim", window=window)
+        similarity=Similarity(name="ssim", window=window, vote=vote)
         if private.is_image
-        else Similarity(name="relative error", window=None),
+        else Similarity(name="relative error", window=None, vote=vote),
         threshold=threshold,
         fpr=fpr,
         p_value=p_value,

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from unfit.errors import UnfitError
 
+TENSORS = ("x", "origin", "label", "multiplier")
+
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
@@ -25,6 +27,8 @@ class Candidates:
     x: Tensor  # (m, *shape)
     origin: Tensor  # (m,): the run each came from, a position in `origins`
     origins: tuple[str, ...]
+    label: Tensor  # (m,): the class the attack takes each for, −1 where it does not say
+    multiplier: Tensor  # (m,): λ, how much of the weights each explains, 0 where it was not estimated
     attack: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -32,18 +36,30 @@ class Candidates:
         return len(self.x)
 
 
-def pool(parts: list[tuple[str, Tensor]], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
-    """The guesses of several runs as one list; `parts` pairs a run's name with its guesses."""
-    x = torch.cat([part for _, part in parts])
-    sizes = torch.tensor([len(part) for _, part in parts])
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The guesses of one run."""
+
+    name: str
+    x: Tensor
+    label: Tensor | None = None
+    multiplier: Tensor | None = None
+
+
+def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
+    """The guesses of several runs as one list."""
+    x = torch.cat([part.x for part in parts])
+    sizes = torch.tensor([len(part.x) for part in parts])
     origin = torch.repeat_interleave(torch.arange(len(parts)), sizes)
-    return Candidates(x, origin, tuple(name for name, _ in parts), attack, facts)
+    label = torch.cat([torch.full((len(p.x),), -1) if p.label is None else p.label for p in parts])
+    multiplier = torch.cat([torch.zeros(len(p.x)) if p.multiplier is None else p.multiplier for p in parts])
+    return Candidates(x, origin, tuple(part.name for part in parts), label, multiplier, attack, facts)
 
 
 def save_candidates(candidates: Candidates, path: Path) -> None:
     """One safetensors file: the tensors, and the rest as JSON in its header."""
     about = {"origins": candidates.origins, "attack": candidates.attack, "facts": candidates.facts}
-    tensors = {"x": candidates.x.contiguous(), "origin": candidates.origin}
+    tensors = {name: getattr(candidates, name).contiguous() for name in TENSORS}
     save_file(tensors, path, metadata={"unfit": json.dumps(about, allow_nan=False)})
 
 
@@ -51,11 +67,14 @@ def load_candidates(path: Path) -> Candidates:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["unfit"])
-            x, origin, origins = file.get_tensor("x"), file.get_tensor("origin"), tuple(about["origins"])
-        if len(x) != len(origin) or not set(origin.tolist()) <= set(range(len(origins))):
+            x, origin, label, multiplier = (file.get_tensor(name) for name in TENSORS)
+            origins = tuple(about["origins"])
+        if {len(origin), len(label), len(multiplier)} != {len(x)} or not set(origin.tolist()) <= set(
+            range(len(origins))
+        ):
             raise ValueError("its candidates and their origins do not fit together")
-        if not x.isfinite().all():
+        if not (x.isfinite().all() and multiplier.isfinite().all()):
             raise ValueError("some candidates are not finite")
-        return Candidates(x, origin, origins, about["attack"], about["facts"])
+        return Candidates(x, origin, origins, label, multiplier, about["attack"], about["facts"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UnfitError(f"{path}: not a file of candidates ({error}); make one with `unfit attack`") from error

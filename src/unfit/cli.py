@@ -12,6 +12,7 @@ from rich.console import Console
 
 from unfit import __version__
 from unfit.attacks import Method as AttackMethod
+from unfit.attacks import Score, Solver
 from unfit.attacks import attack as run_attack
 from unfit.audit import Audit
 from unfit.candidates import save_candidates
@@ -36,6 +37,15 @@ TargetPath = Annotated[
 ]
 Base = Annotated[
     Path | None, typer.Option(help="The weights training started from, if known; attacks the change.")
+]
+ChosenSolver = Annotated[
+    Solver | None, typer.Option(help="kkt: `fast` (default), or `paper`, exactly as published and hours long.")
+]
+ChosenScore = Annotated[
+    Score | None, typer.Option(help="kkt: `any` for a regression loss with weight decay; default: by the outputs.")
+]
+NumCandidates = Annotated[
+    int | None, typer.Option(help="kkt, inversion: candidates of a run; default: by the weights' spectrum.")
 ]
 Classes = Annotated[
     str | None, typer.Option(help="`split` (the papers' two groups), `all`, or the first so many.")
@@ -160,6 +170,9 @@ def attack(
     out_file: Annotated[Path, typer.Option("--out", help="The file of candidates; must not exist yet.")],
     method: Annotated[AttackMethod, typer.Option()] = "auto",
     base: Base = None,
+    solver: ChosenSolver = None,
+    score: ChosenScore = None,
+    num_candidates: NumCandidates = None,
     seed: Seed = 0,
     force: Force = False,
 ) -> int:
@@ -168,9 +181,19 @@ def attack(
         attacked = load_target(target)
         start = load_base(base, attacked) if base else None
         with bar("attacking") as progress:
-            candidates = run_attack(attacked, method, start, seed, progress)
+            candidates = run_attack(
+                attacked,
+                method,
+                start,
+                seed,
+                progress,
+                solver=solver,
+                score=score,
+                num_candidates=num_candidates,
+            )
         save_candidates(candidates, file)
-    out.print(f"{out_file}: {len(candidates)} candidates in {candidates.facts['seconds']:.1f} s")
+    status = candidates.facts["status"]
+    out.print(f"{out_file}: {len(candidates)} candidates in {candidates.facts['seconds']:.1f} s ({status})")
     return 0
 
 
@@ -188,6 +211,9 @@ def audit(
     classes: Classes = None,
     method: Annotated[AttackMethod, typer.Option()] = "auto",
     base: Base = None,
+    solver: ChosenSolver = None,
+    score: ChosenScore = None,
+    num_candidates: NumCandidates = None,
     window: Annotated[int, typer.Option(help="SSIM window: 11, 7, or 3 as in the papers' code.")] = 11,
     seed: Seed = 0,
     force: Force = False,
@@ -203,6 +229,9 @@ def audit(
                 classes=classes,
                 method=method,
                 base=base,
+                solver=solver,
+                score=score,
+                num_candidates=num_candidates,
                 window=window,
                 seed=seed,
                 progress=progress,

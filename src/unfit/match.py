@@ -15,6 +15,7 @@ GOOD = 0.4  # the papers' threshold
 HIGH = 0.6
 WINDOWS = (3, 7, 11)  # 11: the usual Gaussian window; 3: that of the papers' own code
 VOTE = 1.1  # all candidates within this factor of the nearest distance are averaged
+CONV_VOTE = 1.5  # B23, for convolutional nets
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
 
 

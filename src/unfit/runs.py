@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from unfit.attacks import Method
+from unfit.attacks import Method, Score, Solver
 from unfit.audit import Audit, audit
 from unfit.errors import UnfitError
 from unfit.files import read_as, write_json
@@ -106,6 +106,9 @@ def audit_run(
     classes: str | None = None,
     method: Method = "auto",
     base: Path | None = None,
+    solver: Solver | None = None,
+    score: Score | None = None,
+    num_candidates: int | None = None,
     window: int = 11,
     seed: int = 0,
     progress: Report = quiet,
@@ -121,6 +124,9 @@ def audit_run(
         control,
         method=method,
         base=start,
+        solver=solver,
+        score=score,
+        num_candidates=num_candidates,
         seed=seed,
         window=window,
         data=source.name,

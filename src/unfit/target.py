@@ -44,7 +44,10 @@ class Target:
     input_range: tuple[float, float] | None = None
 
     def net(self) -> nn.Sequential:
-        net = build(self.architecture)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the start that is overwritten at once must cost no random numbers
+            net = build(self.architecture)
         net.load_state_dict(self.weights)
         return net.eval()
 

@@ -4,23 +4,69 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from unfit.attacks.inversion import InversionSettings, inversion
+from unfit.attacks.kkt import Score
+from unfit.attacks.solvers import FastSettings, PaperSettings, Solver, fast, paper
 from unfit.attacks.unmix import UnmixSettings, unmix
+from unfit.attacks.weights import weights
 from unfit.candidates import Candidates
-from unfit.errors import unknown
+from unfit.errors import UsageError, unknown
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
-Method = Literal["auto", "unmix"]
+__all__ = ["Method", "Score", "Solver", "attack"]
+
+Method = Literal["auto", "unmix", "kkt", "inversion", "weights"]
 
 
 def attack(
-    target: Target, method: Method = "auto", base: Target | None = None, seed: int = 0, progress: Report = quiet
+    target: Target,
+    method: Method = "auto",
+    base: Target | None = None,
+    seed: int = 0,
+    progress: Report = quiet,
+    *,
+    solver: Solver | None = None,
+    score: Score | None = None,
+    num_candidates: int | None = None,
 ) -> Candidates:
     """Reconstruct training samples from weights alone.
 
     `base`: the weights training started from, if known (a public model that was fine-tuned): its change is
-    attacked, which gives away far more. `auto` takes what suits the target; today that is `unmix`.
+    attacked, which gives away far more. `auto` takes what suits the target: `unmix` for images and one output,
+    else `kkt`. `solver` and `score` are kkt's (`any` for a regression loss with weight decay); `num_candidates`
+    is kkt's, for each run, and inversion's.
     """
     if method not in get_args(Method):
         raise unknown("method of attack", method, get_args(Method))
-    return unmix(target, base, UnmixSettings(seed=seed), progress)
+    if solver is not None and solver not in get_args(Solver):
+        raise unknown("solver", solver, get_args(Solver))
+    if method == "auto":
+        plain = target.is_image and target.architecture.num_outputs == 1
+        method = "unmix" if plain and not (solver or score or num_candidates) else "kkt"
+    _refuse_unread(method, solver, base, {"solver": solver, "score": score, "num_candidates": num_candidates})
+    if method == "unmix":
+        return unmix(target, base, UnmixSettings(seed=seed), progress)
+    if method == "weights":
+        return weights(target, base)
+    if method == "inversion":
+        settings = InversionSettings(seed=seed)
+        if num_candidates is not None:
+            settings = InversionSettings(num_candidates=num_candidates, seed=seed)
+        return inversion(target, settings, progress)
+    if solver == "paper":
+        return paper(target, PaperSettings(score or "auto", num_candidates, seed=seed), progress)
+    return fast(target, base, FastSettings(score or "auto", num_candidates, seed=seed), progress)
+
+
+def _refuse_unread(method: str, solver: str | None, base: Target | None, options: dict[str, object]) -> None:
+    """An option that the method would not read is a mistake worth saying."""
+    reads = {"kkt": {"solver", "score", "num_candidates"}, "inversion": {"num_candidates"}}.get(method, set())
+    unread = [
+        f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and name not in reads
+    ]
+    if base is not None and (method == "inversion" or solver == "paper"):
+        unread.append("--base")
+    if unread:
+        name = "kkt with the papers' solver" if solver == "paper" and method == "kkt" else method
+        raise UsageError(f"{name} does not use {', '.join(unread)}")

@@ -15,10 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unfit.attacks.span import read_span, visible_num_samples
-from unfit.candidates import Candidates, pool
-from unfit.errors import UnfitError
-from unfit.nets import device
+from unfit.attacks.mixtures import read_mixtures
+from unfit.candidates import Candidates, Part, pool
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
@@ -26,6 +24,7 @@ Contrast = Literal["root", "log"]
 # Components have no scale. The protocol adds the mean image before it compares, and on faces that mean alone is
 # like many a face: a standard deviation well above that of centred images (0.1 to 0.3) keeps it from speaking.
 CANDIDATE_STD = 1.0
+POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
 
 
 @dataclass(frozen=True)
@@ -53,32 +52,36 @@ def unmix(
     A target in which no direction stands above the noise gives no candidates; `facts` says so.
     """
     settings, began = settings or UnmixSettings(), time.perf_counter()
-    weight, bias = _mixtures(target, base)
-    shape = target.architecture.input_shape
-    span = read_span(weight)
-    facts = {
-        "spectrum": span.values.tolist(),
-        "noise_edge": span.edge,
-        "rank": span.rank,
-        "estimated_num_samples": visible_num_samples(span, weight, bias),
-    }
-    parts = [("nothing above the noise edge", torch.zeros(0, *shape))]
-    most = span.rank if span.ends else len(span.right)
+    mixtures = read_mixtures(target, base)
+    span, facts = mixtures.span, mixtures.facts()
+    parts = [Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))]
+    most = min(span.rank if span.ends else len(span.right), _tellable(mixtures.shape))
     ranks = sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
     plan = list(itertools.product(ranks, settings.runs))
     for i, (rank, (contrast, orthogonal)) in enumerate(plan):
         name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
         progress(i / len(plan), name)
-        groups = edge_groups(span.right[:rank], shape)
+        groups = edge_groups(span.right[:rank], mixtures.shape)
         mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
-        x = (mixing @ span.right[:rank]).view(rank, *shape)
-        x = CANDIDATE_STD * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * len(shape))
-        parts.append((f"unmix: {name}", torch.cat([x, -x]).cpu()))
+        components = mixing @ span.right[:rank]
+        x = rescale(mixtures.inputs(torch.cat([components, -components])))
+        parts.append(Part(f"unmix: {name}", x.cpu()))
     plain = json.loads(json.dumps(asdict(settings)))  # tuples become lists, as they will be read back
     attack = {"method": "unmix", "settings": plain, "seed": settings.seed, "base": base is not None}
     progress(1.0, "pooled")
-    facts["seconds"] = time.perf_counter() - began
+    facts |= {"status": "finished", "seconds": time.perf_counter() - began}
     return pool(parts[1:] or parts, attack, facts)
+
+
+def _tellable(shape: tuple[int, ...]) -> int:
+    """How many sources the edges of such images can tell apart."""
+    positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
+    return max(2, positions // POSITIONS_PER_SOURCE)
+
+
+def rescale(x: Tensor) -> Tensor:
+    """Each candidate to the standard deviation CANDIDATE_STD."""
+    return CANDIDATE_STD * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * (x.ndim - 1))
 
 
 def edge_groups(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -149,16 +152,3 @@ def _whitening(flat: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh((flat @ flat.T / flat.shape[1]).double())
     floor = values.max() * 1e-12  # a direction without edges (a flat image) must not be blown up to noise
     return (vectors * values.clamp_min(floor).rsqrt() @ vectors.T).to(flat)
-
-
-def _mixtures(target: Target, base: Target | None) -> tuple[Tensor, Tensor | None]:
-    """The first layer's weight and bias, less those of the base."""
-    if target.architecture.conv:
-        raise UnfitError(f"unmix needs a dense first layer; {target.architecture} starts with a convolution")
-    change = {
-        name: value - (base.weights[name] if base else 0)
-        for name, value in target.weights.items()
-        if name.startswith("layer1.")
-    }
-    weight, bias = change["layer1.weight"].to(device()), change.get("layer1.bias")
-    return weight, None if bias is None else bias.to(device())

@@ -1,0 +1,69 @@
+"""Baseline: model inversion, inputs that drive an output as far as it goes (H22 sec. 5.4)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+from unfit.attacks.mixtures import read_mixtures
+from unfit.candidates import Candidates, Part, pool
+from unfit.errors import UsageError
+from unfit.nets import device, outputs
+from unfit.progress import Report, quiet
+from unfit.target import Target
+
+
+@dataclass(frozen=True)
+class InversionSettings:
+    """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's."""
+
+    num_candidates: int = 1000
+    iterations: int = 300
+    lr: tuple[float, float] = (1e-6, 1.0)  # each start draws its own, log-uniform, as in the paper
+    sigma: tuple[float, float] = (1e-7, 1.0)  # of the start, log-uniform too
+    seed: int = 0
+
+
+def inversion(target: Target, settings: InversionSettings | None = None, progress: Report = quiet) -> Candidates:
+    """All starts in one batch, by plain gradient ascent; the most extreme outputs first."""
+    settings, began = settings or InversionSettings(), time.perf_counter()
+    m, k = settings.num_candidates, target.architecture.num_outputs
+    if m < 1 or m % max(k, 2):
+        raise UsageError(
+            f"{m} candidates cannot be shared out to {max(k, 2)} classes; give a positive multiple of {max(k, 2)}"
+        )
+    net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
+    random = torch.Generator().manual_seed(settings.seed)
+    lr, sigma = (_log_uniform(m, *bounds, len(shape), random) for bounds in (settings.lr, settings.sigma))
+    x = (sigma * torch.randn(m, *shape, generator=random)).to(device())
+    lr = lr.to(x)
+    label = torch.arange(m, device=x.device) % max(k, 2)
+    for iteration in range(settings.iterations):
+        if iteration % 10 == 0:
+            progress(iteration / settings.iterations, f"{m} starts")
+        x.requires_grad_()
+        (gradient,) = torch.autograd.grad(_driven(net(x), label).sum(), x)
+        moved = x.detach() + lr * gradient
+        x = moved.clamp(*target.input_range) if target.input_range else moved
+    order = _driven(outputs(net, x.detach()), label).argsort(descending=True)
+    facts = read_mixtures(target).facts() | {"status": "finished", "seconds": time.perf_counter() - began}
+    about = {"method": "inversion", "settings": _plain(settings), "seed": settings.seed, "base": False}
+    return pool([Part("inversion", x.detach()[order].cpu(), label[order].cpu())], about, facts)
+
+
+def _driven(phi: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """What each start drives up: ±Φ, or Φ of its class."""
+    if phi.shape[1] == 1:
+        return phi[:, 0] * (2 * label - 1)
+    return phi.gather(1, label[:, None])[:, 0]
+
+
+def _log_uniform(m: int, low: float, high: float, ndim: int, random: torch.Generator) -> torch.Tensor:
+    drawn = low * (high / low) ** torch.rand(m, generator=random)
+    return drawn.view(-1, *[1] * ndim)
+
+
+def _plain(settings: InversionSettings) -> dict[str, object]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}

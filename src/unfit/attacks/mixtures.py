@@ -1,0 +1,77 @@
+"""The first dense layer as mixtures of what feeds it: the inputs, or the maps of a convolution before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from unfit.attacks.span import Span, read_span, visible_num_samples
+from unfit.nets import device, layers_of
+from unfit.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """Rows of `weight` are mixtures of maps of `shape`; the layers after it say how a map becomes an output."""
+
+    weight: Tensor  # (w, d)
+    bias: Tensor | None
+    shape: tuple[int, ...]
+    conv: nn.Conv2d | None
+    later: list[tuple[Tensor, Tensor | None]]
+    gates: tuple[Tensor, Tensor | None]  # weight and bias that decide which neurons are on: the target's own
+    limits: tuple[float, float] | None  # of each value of a map
+
+    @cached_property
+    def span(self) -> Span:
+        return read_span(self.weight)
+
+    def facts(self) -> dict[str, Any]:
+        """What the spectrum says; every attack records it."""
+        num = visible_num_samples(self.span, self.weight, self.bias)
+        if num is not None and self.conv is not None and self.bias is None:
+            num = self.span.rank  # maps of a convolution are not centred: no direction is lost
+        return {
+            "spectrum": self.span.values.tolist(),
+            "noise_edge": self.span.edge,
+            "rank": self.span.rank,
+            "estimated_num_samples": num,
+        }
+
+    def inputs(self, maps: Tensor) -> Tensor:
+        """The inputs that these maps (m, d) come from, up to scale after a convolution: (m, *input shape)."""
+        maps = maps.view(len(maps), *self.shape)
+        return maps if self.conv is None else back_through(self.conv, maps)
+
+
+def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
+    """The first dense layer, less that of the base (the weights training started from)."""
+    layers = layers_of(target.net().to(device()).requires_grad_(False))
+    conv = layers[0] if isinstance(layers[0], nn.Conv2d) else None
+    dense: list[tuple[Tensor, Tensor | None]] = [
+        (layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)
+    ]
+    weight, bias = dense[0]
+    if base is not None:
+        name = f"layer{2 if conv else 1}"
+        weight = weight - base.weights[f"{name}.weight"].to(weight)
+        bias = bias if bias is None else bias - base.weights[f"{name}.bias"].to(bias)
+    shape = target.architecture.input_shape
+    if conv is not None:
+        shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
+    limits = (0.0, torch.inf) if conv is not None else target.input_range
+    return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits)
+
+
+def back_through(conv: nn.Conv2d, maps: Tensor) -> Tensor:
+    """The transposed convolution of the maps, each centred: their common level says nothing about the input.
+
+    Inverting exactly would blow errors up, since trained kernels are few in effect; the transpose is the first
+    step towards it, and on real maps better than any regularised inverse (docs/method.md).
+    """
+    return F.conv_transpose2d(maps - maps.mean((2, 3), keepdim=True), conv.weight)

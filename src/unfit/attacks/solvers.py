@@ -1,0 +1,284 @@
+"""Two solvers for the objective of kkt.py: the papers' own, kept as a yardstick, and a fast one."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unfit.attacks.kinks import MAX_INPUTS, exact_multipliers, large, meeting_points
+from unfit.attacks.kkt import (
+    Layers,
+    Score,
+    check_layers,
+    choose_score,
+    first_signals,
+    forward,
+    stationarity,
+    weigh,
+)
+from unfit.attacks.mixtures import Mixtures, read_mixtures
+from unfit.attacks.unmix import UnmixSettings, unmix
+from unfit.candidates import Candidates, Part, pool
+from unfit.errors import UsageError
+from unfit.nets import device
+from unfit.progress import Report, quiet
+from unfit.target import Target
+
+Solver = Literal["fast", "paper"]
+TYPICAL_STD = 0.25  # of centred images: where random starts begin
+DIVERGED = 1e3  # a loss so many times that of the start will not come back
+RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal
+FLOOR = 0.1  # of the mean multiplier: a candidate at 0 would have no signal and never move again
+ACTIVE_SET_PASSES = 6
+
+
+@dataclass(frozen=True)
+class PaperSettings:
+    """H22's method with a published setting for CIFAR-10 (n=500); the papers draw 100 settings for each model."""
+
+    score: Score = "auto"
+    num_candidates: int | None = None  # default: three for each direction above the noise edge
+    iterations: int = 50_000
+    lr: float = 0.346
+    lr_multiplier: float = 1e-4
+    sigma: float = 4.5e-3  # of the start
+    alpha: float = 21.7  # of the smooth derivative
+    lambda_min: float = 0.494
+    dtype: Literal["float64", "float32"] = "float64"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FastSettings:
+    """Short runs from many starts, pooled; nothing here needs a sweep."""
+
+    score: Score = "auto"
+    num_candidates: int | None = None  # a run; default: three for each direction above the noise edge
+    runs: int = 16
+    iterations: int = 40
+    alpha: float = 50.0
+    damping: tuple[float, ...] = (0.03, 0.1)  # of the mean squared signal; runs take turns
+    step: float = 0.3
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """Where the papers' solver stands after `iteration` steps."""
+
+    iteration: int
+    loss: float
+    x: Tensor
+    label: Tensor
+    multiplier: Tensor
+
+    def copy(self) -> Iterate:
+        """What the next step will not overwrite."""
+        return Iterate(
+            self.iteration, self.loss, *(t.detach().clone() for t in (self.x, self.label, self.multiplier))
+        )
+
+
+def paper(target: Target, settings: PaperSettings | None = None, progress: Report = quiet) -> Candidates:
+    """The papers' attack. A run that diverges ends there; its best iterate is kept and `facts` says so."""
+    settings, began = settings or PaperSettings(), time.perf_counter()
+    check_layers(target.net())
+    facts = read_mixtures(target).facts()
+    iterates = paper_iterates(target, settings, facts["rank"])
+    first = best = next(iterates).copy()
+    facts["status"] = "finished"
+    for iterate in iterates:
+        progress(iterate.iteration / settings.iterations, f"loss {iterate.loss:.4g}")
+        if iterate.loss <= best.loss:
+            best = iterate.copy()
+        if not iterate.loss < DIVERGED * first.loss:
+            facts["status"] = f"diverged after {iterate.iteration} iterations"
+            break
+    facts |= {"iteration": best.iteration, "loss": best.loss, "seconds": time.perf_counter() - began}
+    label = None if best.multiplier.ndim > 1 else best.label.cpu()  # multipliers of any sign: no labels
+    part = Part("kkt: paper", best.x.float().cpu(), label, strength(best.multiplier).float().cpu())
+    return pool([part], _about("paper", settings, False), facts)
+
+
+def paper_iterates(target: Target, settings: PaperSettings, rank: int) -> Iterator[Iterate]:
+    """H22 eq. 8 by SGD with momentum 0.9, before each step and after the last.
+
+    As in the papers' code the sum is divided by the number of candidates, the penalties are squared hinges, and
+    multipliers have a learning rate of their own.
+    """
+    dtype = {"float64": torch.float64, "float32": torch.float32}[settings.dtype]
+    net = target.net().to(device(), dtype).requires_grad_(False)
+    k = target.architecture.num_outputs
+    score = choose_score(settings.score, k)
+    m = count(settings.num_candidates, rank, score, k)
+    random = torch.Generator().manual_seed(settings.seed)
+    shape = target.architecture.input_shape
+    x = (settings.sigma * torch.randn(m, *shape, generator=random, dtype=dtype)).to(device()).requires_grad_()
+    start = torch.rand(*((m, k) if score == "any" else (m,)), generator=random, dtype=dtype)
+    multiplier = (2 * start - 1 if score == "any" else start).to(device()).requires_grad_()
+    label = (torch.arange(m) % max(k, 2)).to(device())
+    low, high = target.input_range or (-torch.inf, torch.inf)
+    groups = [{"params": [x], "lr": settings.lr}, {"params": [multiplier], "lr": settings.lr_multiplier}]
+    optimiser = torch.optim.SGD(groups, momentum=0.9)
+    for iteration in range(settings.iterations + 1):
+        loss = torch.stack(stationarity(net, x, weigh(score, label, multiplier / m), settings.alpha)).sum()
+        if score != "any":
+            loss = loss + 5 * (settings.lambda_min - multiplier).relu().square().sum()
+        loss = loss + ((x - high).relu().square() + (low - x).relu().square()).mean()
+        yield Iterate(iteration, float(loss.detach()), x, label, multiplier)
+        x.grad, multiplier.grad = torch.autograd.grad(loss, [x, multiplier])
+        optimiser.step()
+
+
+def fast(
+    target: Target, base: Target | None = None, settings: FastSettings | None = None, progress: Report = quiet
+) -> Candidates:
+    """The KKT attack in seconds: in the row space of the first dense layer, multipliers solved for exactly."""
+    settings, began = settings or FastSettings(), time.perf_counter()
+    check_layers(target.net())
+    mixtures = read_mixtures(target, base)
+    parts = list(fast_parts(target, base, mixtures, settings, progress))
+    facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
+    progress(1.0, "pooled")
+    nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
+    return pool(parts or [nothing], _about("fast", settings, base is not None), facts)
+
+
+def fast_parts(
+    target: Target, base: Target | None, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
+) -> Iterator[Part]:
+    """The candidates of each short run as it ends."""
+    score = choose_score(settings.score, target.architecture.num_outputs)
+    rank = mixtures.span.rank
+    if mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None:
+        yield _from_kinks(mixtures, settings)
+        return
+    m = count(settings.num_candidates, rank, score, target.architecture.num_outputs)
+    if rank < 2:
+        return
+    for run in range(settings.runs):
+        progress(run / (settings.runs + 1), f"run {run + 1} of {settings.runs}, {m} candidates")
+        maps, label, multiplier = alternate(mixtures, score, m, settings, run)
+        known = None if score == "any" else label.cpu()
+        yield Part(f"kkt: run {run + 1}", mixtures.inputs(maps).cpu(), known, multiplier.cpu())
+        if run == 0 and target.is_image:
+            progress(1 / (settings.runs + 1), "spectral components")
+            yield from _components(target, base, settings.seed)
+
+
+def alternate(
+    mixtures: Mixtures, score: Score, m: int, settings: FastSettings, run: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One run: gates and signals of the candidates, their exact multipliers, a damped least-squares step; again.
+
+    With the gates held, W1 = Σ c_i δ_i x_iᵀ is linear in x, so (AAᵀ + ρI)⁻¹ is the Gauss–Newton metric (A = cδ).
+    What the gates themselves would gain is left out: following it from random starts ends in poor local minima.
+    Multipliers are solved for and a box holds the inputs, so a run cannot run away.
+    """
+    span, rank = mixtures.span, mixtures.span.rank
+    basis = span.right[:rank]  # (r, d)
+    fitted, gates = mixtures.weight @ basis.T, mixtures.gates[0] @ basis.T
+    layers: Layers = [(gates, mixtures.gates[1]), *mixtures.later]
+    bias = mixtures.bias
+    damping = settings.damping[run % len(settings.damping)]
+    k = mixtures.later[-1][0].shape[0] if mixtures.later else len(mixtures.weight)
+    label = (torch.arange(m) % max(k, 2)).to(fitted.device)
+    u = random_starts(span.values[:rank].to(fitted), m, mixtures.weight.shape[1], settings.seed * 1000 + run)
+    for iteration in range(settings.iterations):
+        signals = candidate_signals(layers, u, label, score, settings.alpha)  # (m, q, w)
+        c = multipliers(signals, u, fitted, bias, score)  # (m, q)
+        a = (c[..., None] * signals).sum(1)
+        gram = a @ a.T
+        gram.diagonal().add_(damping * gram.diagonal().mean() + 1e-20)
+        moved = u + settings.step * torch.linalg.solve(gram, a @ (fitted - a.T @ u))
+        if not moved.isfinite().all():
+            break  # the last finite iterate is kept
+        u = moved
+        if mixtures.limits and iteration % 5 == 0:
+            u = (u @ basis).clamp(*mixtures.limits) @ basis.T
+    return u @ basis, label, strength(c)
+
+
+def random_starts(values: Tensor, m: int, d: int, seed: int) -> Tensor:
+    """Random points of the row space, spread as the mixtures are: (m, r)."""
+    random = torch.Generator().manual_seed(seed)
+    u = torch.randn(m, len(values), generator=random).to(values) * values
+    return TYPICAL_STD * math.sqrt(d) * u / u.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+def candidate_signals(layers: Layers, u: Tensor, label: Tensor, score: Score, alpha: float) -> Tensor:
+    """∂s/∂z¹ of each candidate for multiplier 1: (m, q, w); `any` has one for each output, else q = 1."""
+    _, sums, phi = forward(layers, u, alpha)
+    m, k = phi.shape
+    if score != "any":
+        g = weigh(score, label, torch.ones(m, device=u.device), "soft")(phi)
+        return first_signals(layers, sums, g, alpha)[:, None]
+    each = torch.eye(k, device=u.device)
+    return torch.stack([first_signals(layers, sums, row.expand(m, k), alpha) for row in each], 1)
+
+
+def multipliers(signals: Tensor, u: Tensor, weight: Tensor, bias: Tensor | None, score: Score) -> Tensor:
+    """argmin_c ‖[W1 | b1] − Σ c δ [u; 1]ᵀ‖² + ridge: (m, q). λ ≥ 0: drop the negative ones, solve again."""
+    m, q, w = signals.shape
+    flat, x = signals.reshape(m * q, w), u.repeat_interleave(q, 0)
+    gram = (flat @ flat.T) * (x @ x.T + (bias is not None))
+    product = (flat * (x @ weight.T + (0 if bias is None else bias))).sum(1)
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean() + 1e-20)
+    if score == "any":
+        return torch.linalg.solve(gram, product).view(m, q)
+    active, c = torch.ones(m * q, dtype=torch.bool, device=u.device), product
+    for _ in range(ACTIVE_SET_PASSES):
+        c = torch.zeros_like(product)
+        c[active] = torch.linalg.solve(gram[active][:, active], product[active])
+        if (c >= 0).all():
+            break
+        active = c > 0
+    return c.clamp_min(FLOOR * float(c.clamp_min(0).mean())).view(m, q)
+
+
+def strength(multiplier: Tensor) -> Tensor:
+    """One number for each candidate: λ, or the total size of the multipliers of its outputs."""
+    return multiplier.flatten(1).abs().sum(1) if multiplier.ndim > 1 else multiplier
+
+
+def count(num_candidates: int | None, rank: int, score: Score, num_outputs: int) -> int:
+    """How many candidates: as asked for, or three for each direction of the span; equally many of each class."""
+    classes = 1 if score == "any" else max(num_outputs, 2)
+    if num_candidates is None:
+        return max(2, math.ceil(3 * rank / classes)) * classes
+    if num_candidates < 1 or num_candidates % classes:
+        raise UsageError(
+            f"{num_candidates} candidates cannot be shared out to {classes} classes; "
+            f"give a positive multiple of {classes}"
+        )
+    return num_candidates
+
+
+def _components(target: Target, base: Target | None, seed: int) -> Iterator[Part]:
+    """The independent components of the span, which the KKT steps alone do not reach."""
+    found = unmix(target, base, UnmixSettings(seed=seed))
+    for i, name in enumerate(found.origins):
+        yield Part(name, found.x[found.origin == i])
+
+
+def _from_kinks(mixtures: Mixtures, settings: FastSettings) -> Part:
+    assert mixtures.bias is not None
+    x = meeting_points(*mixtures.gates, settings.num_candidates or 100, settings.seed)  # type: ignore[arg-type]
+    layers: Layers = [mixtures.gates, *mixtures.later]
+    label = (forward(layers, x, settings.alpha)[2][:, 0] > 0).long()
+    signals = candidate_signals(layers, x, label, "binary", 2 * settings.alpha)[:, 0]
+    multiplier = exact_multipliers(signals, x, mixtures.weight, mixtures.bias)
+    kept = large(multiplier)
+    return Part("kkt: kinks", mixtures.inputs(x[kept]).cpu(), label[kept].cpu(), multiplier[kept].cpu())
+
+
+def _about(solver: Solver, settings: PaperSettings | FastSettings, base: bool) -> dict[str, Any]:
+    plain = json.loads(json.dumps(asdict(settings)))  # tuples become lists, as they will be read back
+    return {"method": "kkt", "solver": solver, "settings": plain, "seed": settings.seed, "base": base}
