@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unfit.errors import UnfitError
+from unfit.errors import UnfitError, UsageError
 
 TENSORS = ("x", "origin", "label", "multiplier")
 
@@ -54,6 +55,23 @@ def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Ca
     label = torch.cat([torch.full((len(p.x),), -1) if p.label is None else p.label for p in parts])
     multiplier = torch.cat([torch.zeros(len(p.x)) if p.multiplier is None else p.multiplier for p in parts])
     return Candidates(x, origin, tuple(part.name for part in parts), label, multiplier, attack, facts)
+
+
+def share_out(asked: int | None, default: int, classes: int) -> int:
+    """How many candidates: as asked for, or about the default; equally many of each class."""
+    if asked is None:
+        return max(2, math.ceil(default / classes)) * classes
+    if asked < 1 or asked % classes:
+        raise UsageError(
+            f"{asked} candidates cannot be shared out to {classes} classes; give a positive multiple of {classes}"
+        )
+    return asked
+
+
+def describe(method: str, settings: Any = None, base: bool = False, **more: str) -> dict[str, Any]:
+    """What made the candidates; `settings` is a dataclass with a seed, or None where there is nothing to set."""
+    plain = json.loads(json.dumps(asdict(settings))) if settings else {}  # tuples become lists, as when read back
+    return {"method": method, **more, "settings": plain, "seed": plain.get("seed", 0), "base": base}
 
 
 def save_candidates(candidates: Candidates, path: Path) -> None:

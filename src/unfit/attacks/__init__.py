@@ -50,10 +50,7 @@ def attack(
     if method == "weights":
         return weights(target, base)
     if method == "inversion":
-        settings = InversionSettings(seed=seed)
-        if num_candidates is not None:
-            settings = InversionSettings(num_candidates=num_candidates, seed=seed)
-        return inversion(target, settings, progress)
+        return inversion(target, InversionSettings(num_candidates, seed=seed), progress)
     if solver == "paper":
         return paper(target, PaperSettings(score or "auto", num_candidates, seed=seed), progress)
     return fast(target, base, FastSettings(score or "auto", num_candidates, seed=seed), progress)

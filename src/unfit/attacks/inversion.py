@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
 from unfit.attacks.mixtures import read_mixtures
-from unfit.candidates import Candidates, Part, pool
-from unfit.errors import UsageError
+from unfit.candidates import Candidates, Part, describe, pool, share_out
 from unfit.nets import device, outputs
 from unfit.progress import Report, quiet
 from unfit.target import Target
@@ -19,7 +18,7 @@ from unfit.target import Target
 class InversionSettings:
     """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's."""
 
-    num_candidates: int = 1000
+    num_candidates: int | None = None  # default: about a thousand
     iterations: int = 300
     lr: tuple[float, float] = (1e-6, 1.0)  # each start draws its own, log-uniform, as in the paper
     sigma: tuple[float, float] = (1e-7, 1.0)  # of the start, log-uniform too
@@ -29,11 +28,8 @@ class InversionSettings:
 def inversion(target: Target, settings: InversionSettings | None = None, progress: Report = quiet) -> Candidates:
     """All starts in one batch, by plain gradient ascent; the most extreme outputs first."""
     settings, began = settings or InversionSettings(), time.perf_counter()
-    m, k = settings.num_candidates, target.architecture.num_outputs
-    if m < 1 or m % max(k, 2):
-        raise UsageError(
-            f"{m} candidates cannot be shared out to {max(k, 2)} classes; give a positive multiple of {max(k, 2)}"
-        )
+    k = target.architecture.num_outputs
+    m = share_out(settings.num_candidates, 1000, max(k, 2))
     net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
     random = torch.Generator().manual_seed(settings.seed)
     lr, sigma = (_log_uniform(m, *bounds, len(shape), random) for bounds in (settings.lr, settings.sigma))
@@ -49,8 +45,8 @@ def inversion(target: Target, settings: InversionSettings | None = None, progres
         x = moved.clamp(*target.input_range) if target.input_range else moved
     order = _driven(outputs(net, x.detach()), label).argsort(descending=True)
     facts = read_mixtures(target).facts() | {"status": "finished", "seconds": time.perf_counter() - began}
-    about = {"method": "inversion", "settings": _plain(settings), "seed": settings.seed, "base": False}
-    return pool([Part("inversion", x.detach()[order].cpu(), label[order].cpu())], about, facts)
+    part = Part("inversion", x.detach()[order].cpu(), label[order].cpu())
+    return pool([part], describe("inversion", settings), facts)
 
 
 def _driven(phi: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -63,7 +59,3 @@ def _driven(phi: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 def _log_uniform(m: int, low: float, high: float, ndim: int, random: torch.Generator) -> torch.Tensor:
     drawn = low * (high / low) ** torch.rand(m, generator=random)
     return drawn.view(-1, *[1] * ndim)
-
-
-def _plain(settings: InversionSettings) -> dict[str, object]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +24,7 @@ from unfit.attacks.kkt import (
 )
 from unfit.attacks.mixtures import Mixtures, read_mixtures
 from unfit.attacks.unmix import UnmixSettings, unmix
-from unfit.candidates import Candidates, Part, pool
-from unfit.errors import UsageError
+from unfit.candidates import Candidates, Part, describe, pool, share_out
 from unfit.nets import device
 from unfit.progress import Report, quiet
 from unfit.target import Target
@@ -104,7 +102,7 @@ def paper(target: Target, settings: PaperSettings | None = None, progress: Repor
     facts |= {"iteration": best.iteration, "loss": best.loss, "seconds": time.perf_counter() - began}
     label = None if best.multiplier.ndim > 1 else best.label.cpu()  # multipliers of any sign: no labels
     part = Part("kkt: paper", best.x.float().cpu(), label, strength(best.multiplier).float().cpu())
-    return pool([part], _about("paper", settings, False), facts)
+    return pool([part], describe("kkt", settings, solver="paper"), facts)
 
 
 def paper_iterates(target: Target, settings: PaperSettings, rank: int) -> Iterator[Iterate]:
@@ -148,7 +146,7 @@ def fast(
     facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
     progress(1.0, "pooled")
     nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
-    return pool(parts or [nothing], _about("fast", settings, base is not None), facts)
+    return pool(parts or [nothing], describe("kkt", settings, base is not None, solver="fast"), facts)
 
 
 def fast_parts(
@@ -249,16 +247,8 @@ def strength(multiplier: Tensor) -> Tensor:
 
 
 def count(num_candidates: int | None, rank: int, score: Score, num_outputs: int) -> int:
-    """How many candidates: as asked for, or three for each direction of the span; equally many of each class."""
-    classes = 1 if score == "any" else max(num_outputs, 2)
-    if num_candidates is None:
-        return max(2, math.ceil(3 * rank / classes)) * classes
-    if num_candidates < 1 or num_candidates % classes:
-        raise UsageError(
-            f"{num_candidates} candidates cannot be shared out to {classes} classes; "
-            f"give a positive multiple of {classes}"
-        )
-    return num_candidates
+    """As asked for, or three for each direction of the span."""
+    return share_out(num_candidates, 3 * rank, 1 if score == "any" else max(num_outputs, 2))
 
 
 def _components(target: Target, base: Target | None, seed: int) -> Iterator[Part]:
@@ -277,8 +267,3 @@ def _from_kinks(mixtures: Mixtures, settings: FastSettings) -> Part:
     multiplier = exact_multipliers(signals, x, mixtures.weight, mixtures.bias)
     kept = large(multiplier)
     return Part("kkt: kinks", mixtures.inputs(x[kept]).cpu(), label[kept].cpu(), multiplier[kept].cpu())
-
-
-def _about(solver: Solver, settings: PaperSettings | FastSettings, base: bool) -> dict[str, Any]:
-    plain = json.loads(json.dumps(asdict(settings)))  # tuples become lists, as they will be read back
-    return {"method": "kkt", "solver": solver, "settings": plain, "seed": settings.seed, "base": base}

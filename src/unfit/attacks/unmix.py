@@ -7,16 +7,15 @@ row space gives the images back, up to sign and scale. No network gradients at a
 from __future__ import annotations
 
 import itertools
-import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from unfit.attacks.mixtures import read_mixtures
-from unfit.candidates import Candidates, Part, pool
+from unfit.candidates import Candidates, Part, describe, pool
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
@@ -66,11 +65,9 @@ def unmix(
         components = mixing @ span.right[:rank]
         x = rescale(mixtures.inputs(torch.cat([components, -components])))
         parts.append(Part(f"unmix: {name}", x.cpu()))
-    plain = json.loads(json.dumps(asdict(settings)))  # tuples become lists, as they will be read back
-    attack = {"method": "unmix", "settings": plain, "seed": settings.seed, "base": base is not None}
     progress(1.0, "pooled")
     facts |= {"status": "finished", "seconds": time.perf_counter() - began}
-    return pool(parts[1:] or parts, attack, facts)
+    return pool(parts[1:] or parts, describe("unmix", settings, base is not None), facts)
 
 
 def _tellable(shape: tuple[int, ...]) -> int:

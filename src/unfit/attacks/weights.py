@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacks.mixtures import read_mixtures
 from unfit.attacks.unmix import rescale
-from unfit.candidates import Candidates, Part, pool
+from unfit.candidates import Candidates, Part, describe, pool
 from unfit.target import Target
 
 
@@ -24,5 +24,4 @@ def weights(target: Target, base: Target | None = None) -> Candidates:
     x = F.interpolate(rows, size=shape[1:]) if target.architecture.conv else rows.view(-1, *shape)
     x = rescale(torch.cat([x, -x]))
     facts = read_mixtures(target, base).facts() | {"status": "finished", "seconds": time.perf_counter() - began}
-    about = {"method": "weights", "settings": {}, "seed": 0, "base": base is not None}
-    return pool([Part("weights of the first layer", x)], about, facts)
+    return pool([Part("weights of the first layer", x)], describe("weights", base=base is not None), facts)
