@@ -17,6 +17,7 @@ from unfit.attacks.kinks import meeting_points
 from unfit.attacks.mixtures import read_mixtures
 from unfit.nets import outputs
 from unfit.runs import private_set
+from unfit.target import Target
 
 COLOURS = ("#1971c2", "#d9480f")
 NEAR = 0.1
@@ -40,7 +41,7 @@ def draw_circle(run: Path, picture: Path | None = None) -> CircleRow:
     found = attack(target, "kkt")
     distance = torch.cdist(points, found.x)
     if picture is not None:
-        _panels(run, points, private.y, found.x, found.label, picture)
+        _panels(target, points, private.y, found.x, found.label, picture)
     return CircleRow(
         int((distance.amin(1) < NEAR).sum()),
         len(found),
@@ -51,8 +52,7 @@ def draw_circle(run: Path, picture: Path | None = None) -> CircleRow:
     )
 
 
-def _panels(run: Path, points: Tensor, y: Tensor, kept: Tensor, label: Tensor, picture: Path) -> None:
-    target = load_target(run)
+def _panels(target: Target, points: Tensor, y: Tensor, kept: Tensor, label: Tensor, picture: Path) -> None:
     mixtures, net = read_mixtures(target), target.net()
     meeting = meeting_points(*mixtures.gates, 100, 0)  # type: ignore[arg-type]
     sides = (outputs(net, meeting)[:, 0] > 0).long()

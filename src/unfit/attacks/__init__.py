@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from unfit.attacks.inversion import InversionSettings, inversion
@@ -41,10 +42,11 @@ def attack(
         raise unknown("method of attack", method, get_args(Method))
     if solver is not None and solver not in get_args(Solver):
         raise unknown("solver", solver, get_args(Solver))
+    options = {"solver": solver, "score": score, "num_candidates": num_candidates}
     if method == "auto":
         plain = target.is_image and target.architecture.num_outputs == 1
-        method = "unmix" if plain and not (solver or score or num_candidates) else "kkt"
-    _refuse_unread(method, solver, base, {"solver": solver, "score": score, "num_candidates": num_candidates})
+        method = "unmix" if plain and all(value is None for value in options.values()) else "kkt"
+    _refuse_unread(method, solver, base, options)
     if method == "unmix":
         return unmix(target, base, UnmixSettings(seed=seed), progress)
     if method == "weights":
@@ -56,7 +58,7 @@ def attack(
     return fast(target, base, FastSettings(score or "auto", num_candidates, seed=seed), progress)
 
 
-def _refuse_unread(method: str, solver: str | None, base: Target | None, options: dict[str, object]) -> None:
+def _refuse_unread(method: str, solver: str | None, base: Target | None, options: Mapping[str, object]) -> None:
     """An option that the method would not read is a mistake worth saying."""
     reads = {"kkt": {"solver", "score", "num_candidates"}, "inversion": {"num_candidates"}}.get(method, set())
     unread = [

@@ -151,7 +151,7 @@ def smooth_relus(net: nn.Module, alpha: float) -> Iterator[None]:
 
 def dense_layers(net: nn.Module) -> Layers | None:
     """Weights and biases of a plain perceptron; None for any other supported net."""
-    check_layers(net)
+    _refuse(_unsupported(net))
     leaves = [module for module in net.modules() if not list(module.children())]
     plain = [module for module in leaves if not isinstance(module, nn.Flatten | nn.Identity)]
     kinds = [nn.Linear if i % 2 == 0 else nn.ReLU for i in range(len(plain))]
@@ -165,14 +165,17 @@ def dense_layers(net: nn.Module) -> Layers | None:
 
 
 def check_layers(net: nn.Module) -> None:
-    """Refuse what the objective does not cover, all of it in one message."""
+    """Refuse what the objective does not cover, all of it in one message; once, before a solver starts."""
+    infinite = [name for name, p in net.named_parameters() if not p.isfinite().all()]
+    _refuse(_unsupported(net) + [f"{name} has values that are NaN or infinite" for name in infinite])
+
+
+def _unsupported(net: nn.Module) -> list[str]:
     leaves = [(name, module) for name, module in net.named_modules() if not list(module.children())]
-    problems = [f"{name or 'the net'} is {type(m).__name__}" for name, m in leaves if not isinstance(m, SUPPORTED)]
-    problems += [
-        f"{name} has values that are NaN or infinite"
-        for name, p in net.named_parameters()
-        if not p.isfinite().all()
-    ]
+    return [f"{name or 'the net'} is {type(m).__name__}" for name, m in leaves if not isinstance(m, SUPPORTED)]
+
+
+def _refuse(problems: list[str]) -> None:
     if problems:
         kinds = ", ".join(kind.__name__ for kind in SUPPORTED)
         raise UnfitError(f"the KKT attack cannot be run: {'; '.join(problems)}. Supported layers: {kinds}")

@@ -23,7 +23,7 @@ from unfit.attacks.kkt import (
     weigh,
 )
 from unfit.attacks.mixtures import Mixtures, read_mixtures
-from unfit.attacks.unmix import UnmixSettings, unmix
+from unfit.attacks.unmix import UnmixSettings, components
 from unfit.candidates import Candidates, Part, describe, pool, share_out
 from unfit.nets import device
 from unfit.progress import Report, quiet
@@ -142,7 +142,7 @@ def fast(
     settings, began = settings or FastSettings(), time.perf_counter()
     check_layers(target.net())
     mixtures = read_mixtures(target, base)
-    parts = list(fast_parts(target, base, mixtures, settings, progress))
+    parts = list(fast_parts(target, mixtures, settings, progress))
     facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
     progress(1.0, "pooled")
     nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
@@ -150,7 +150,7 @@ def fast(
 
 
 def fast_parts(
-    target: Target, base: Target | None, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
+    target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
 ) -> Iterator[Part]:
     """The candidates of each short run as it ends."""
     score = choose_score(settings.score, target.architecture.num_outputs)
@@ -168,7 +168,7 @@ def fast_parts(
         yield Part(f"kkt: run {run + 1}", mixtures.inputs(maps).cpu(), known, multiplier.cpu())
         if run == 0 and target.is_image:
             progress(1 / (settings.runs + 1), "spectral components")
-            yield from _components(target, base, settings.seed)
+            yield from components(mixtures, UnmixSettings(seed=settings.seed))
 
 
 def alternate(
@@ -249,13 +249,6 @@ def strength(multiplier: Tensor) -> Tensor:
 def count(num_candidates: int | None, rank: int, score: Score, num_outputs: int) -> int:
     """As asked for, or three for each direction of the span."""
     return share_out(num_candidates, 3 * rank, 1 if score == "any" else max(num_outputs, 2))
-
-
-def _components(target: Target, base: Target | None, seed: int) -> Iterator[Part]:
-    """The independent components of the span, which the KKT steps alone do not reach."""
-    found = unmix(target, base, UnmixSettings(seed=seed))
-    for i, name in enumerate(found.origins):
-        yield Part(name, found.x[found.origin == i])
 
 
 def _from_kinks(mixtures: Mixtures, settings: FastSettings) -> Part:

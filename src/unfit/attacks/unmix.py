@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from unfit.attacks.mixtures import read_mixtures
+from unfit.attacks.mixtures import Mixtures, read_mixtures
 from unfit.candidates import Candidates, Part, describe, pool
 from unfit.progress import Report, quiet
 from unfit.target import Target
@@ -52,8 +53,16 @@ def unmix(
     """
     settings, began = settings or UnmixSettings(), time.perf_counter()
     mixtures = read_mixtures(target, base)
-    span, facts = mixtures.span, mixtures.facts()
-    parts = [Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))]
+    parts = list(components(mixtures, settings, progress))
+    progress(1.0, "pooled")
+    nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
+    facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
+    return pool(parts or [nothing], describe("unmix", settings, base is not None), facts)
+
+
+def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
+    """The independent components of the span, both signs, one part for each rank and contrast."""
+    span = mixtures.span
     most = min(span.rank if span.ends else len(span.right), _tellable(mixtures.shape))
     ranks = sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
     plan = list(itertools.product(ranks, settings.runs))
@@ -62,12 +71,8 @@ def unmix(
         progress(i / len(plan), name)
         groups = edge_groups(span.right[:rank], mixtures.shape)
         mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
-        components = mixing @ span.right[:rank]
-        x = rescale(mixtures.inputs(torch.cat([components, -components])))
-        parts.append(Part(f"unmix: {name}", x.cpu()))
-    progress(1.0, "pooled")
-    facts |= {"status": "finished", "seconds": time.perf_counter() - began}
-    return pool(parts[1:] or parts, describe("unmix", settings, base is not None), facts)
+        maps = mixing @ span.right[:rank]
+        yield Part(f"unmix: {name}", rescale(mixtures.inputs(torch.cat([maps, -maps]))).cpu())
 
 
 def _tellable(shape: tuple[int, ...]) -> int:
