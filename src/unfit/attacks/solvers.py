@@ -23,7 +23,7 @@ from unfit.attacks.kkt import (
     weigh,
 )
 from unfit.attacks.mixtures import Mixtures, read_mixtures
-from unfit.attacks.unmix import UnmixSettings, components
+from unfit.attacks.unmix import UnmixSettings, components, tellable
 from unfit.candidates import Candidates, Part, describe, pool, share_out
 from unfit.nets import device
 from unfit.progress import Report, quiet
@@ -35,6 +35,8 @@ DIVERGED = 1e3  # a loss so many times that of the start will not come back
 RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal
 FLOOR = 0.1  # of the mean multiplier: a candidate at 0 would have no signal and never move again
 ACTIVE_SET_PASSES = 6
+SETTLING = 20  # iterations before a run's first snapshot …
+BETWEEN = 10  # … and from one to the next
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,14 @@ class PaperSettings:
 
 @dataclass(frozen=True)
 class FastSettings:
-    """Short runs from many starts, pooled; nothing here needs a sweep."""
+    """Short runs from a few starts; all snapshots on the way are pooled. Nothing here needs a sweep."""
 
     score: Score = "auto"
     num_candidates: int | None = None  # a run; default: three for each direction above the noise edge
-    runs: int = 16
-    iterations: int = 40
+    runs: int = 6
+    iterations: int = 60
     alpha: float = 50.0
-    damping: tuple[float, ...] = (0.03, 0.1)  # of the mean squared signal; runs take turns
+    damping: float = 0.03  # of the mean squared signal
     step: float = 0.3
     seed: int = 0
 
@@ -152,7 +154,7 @@ def fast(
 def fast_parts(
     target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
 ) -> Iterator[Part]:
-    """The candidates of each short run as it ends."""
+    """The candidates of each snapshot as it is taken."""
     score = choose_score(settings.score, target.architecture.num_outputs)
     rank = mixtures.span.rank
     if mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None:
@@ -163,18 +165,22 @@ def fast_parts(
         return
     for run in range(settings.runs):
         progress(run / (settings.runs + 1), f"run {run + 1} of {settings.runs}, {m} candidates")
-        maps, label, multiplier = alternate(mixtures, score, m, settings, run)
-        known = None if score == "any" else label.cpu()
-        yield Part(f"kkt: run {run + 1}", mixtures.inputs(maps).cpu(), known, multiplier.cpu())
-        if run == 0 and target.is_image:
+        for iteration, maps, label, multiplier in alternate(mixtures, score, m, settings, run):
+            name = f"kkt: run {run + 1}, iteration {iteration}"
+            known = None if score == "any" else label.cpu()
+            yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu())
+        if run == 0 and target.is_image and rank <= tellable(mixtures.shape):
             progress(1 / (settings.runs + 1), "spectral components")
             yield from components(mixtures, UnmixSettings(seed=settings.seed))
 
 
 def alternate(
     mixtures: Mixtures, score: Score, m: int, settings: FastSettings, run: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """One run: gates and signals of the candidates, their exact multipliers, a damped least-squares step; again.
+
+    Yields snapshots (iteration, maps, label, multiplier): a run wanders through samples, and most of what it has
+    come near at one time it has left at another.
 
     With the gates held, W1 = Σ c_i δ_i x_iᵀ is linear in x, so (AAᵀ + ρI)⁻¹ is the Gauss–Newton metric (A = cδ).
     What the gates themselves would gain is left out: following it from random starts ends in poor local minima.
@@ -185,23 +191,23 @@ def alternate(
     fitted, gates = mixtures.weight @ basis.T, mixtures.gates[0] @ basis.T
     layers: Layers = [(gates, mixtures.gates[1]), *mixtures.later]
     bias = mixtures.bias
-    damping = settings.damping[run % len(settings.damping)]
     k = mixtures.later[-1][0].shape[0] if mixtures.later else len(mixtures.weight)
     label = (torch.arange(m) % max(k, 2)).to(fitted.device)
     u = random_starts(span.values[:rank].to(fitted), m, mixtures.weight.shape[1], settings.seed * 1000 + run)
-    for iteration in range(settings.iterations):
+    for iteration in range(1, settings.iterations + 1):
         signals = candidate_signals(layers, u, label, score, settings.alpha)  # (m, q, w)
         c = multipliers(signals, u, fitted, bias, score)  # (m, q)
         a = (c[..., None] * signals).sum(1)
         gram = a @ a.T
-        gram.diagonal().add_(damping * gram.diagonal().mean() + 1e-20)
+        gram.diagonal().add_(settings.damping * gram.diagonal().mean() + 1e-20)
         moved = u + settings.step * torch.linalg.solve(gram, a @ (fitted - a.T @ u))
         if not moved.isfinite().all():
-            break  # the last finite iterate is kept
+            return  # the snapshots so far are kept
         u = moved
-        if mixtures.limits and iteration % 5 == 0:
+        if mixtures.limits and iteration % 5 == 1:
             u = (u @ basis).clamp(*mixtures.limits) @ basis.T
-    return u @ basis, label, strength(c)
+        if iteration == settings.iterations or (iteration >= SETTLING and iteration % BETWEEN == 0):
+            yield iteration, u @ basis, label, strength(c)
 
 
 def random_starts(values: Tensor, m: int, d: int, seed: int) -> Tensor:

@@ -63,7 +63,7 @@ def unmix(
 def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
     """The independent components of the span, both signs, one part for each rank and contrast."""
     span = mixtures.span
-    most = min(span.rank if span.ends else len(span.right), _tellable(mixtures.shape))
+    most = min(span.rank if span.ends else len(span.right), tellable(mixtures.shape))
     ranks = sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
     plan = list(itertools.product(ranks, settings.runs))
     for i, (rank, (contrast, orthogonal)) in enumerate(plan):
@@ -75,7 +75,7 @@ def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = q
         yield Part(f"unmix: {name}", rescale(mixtures.inputs(torch.cat([maps, -maps]))).cpu())
 
 
-def _tellable(shape: tuple[int, ...]) -> int:
+def tellable(shape: tuple[int, ...]) -> int:
     """How many sources the edges of such images can tell apart."""
     positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
     return max(2, positions // POSITIONS_PER_SOURCE)
