@@ -54,7 +54,7 @@ def test_the_contract_of_audit_json(face_page: Path) -> None:
     assert set(promised.split()) <= content.keys()
     assert {"method", "settings", "seed"} <= content["attack"].keys()
     assert {"sha256", "architecture"} <= content["target"].keys()
-    assert {"index", "label", "output", "similarity", "recovered"} == content["samples"][0].keys()
+    assert {"index", "label", "output", "similarity", "recovered", "proven"} == content["samples"][0].keys()
 
 
 def test_an_audit_survives_saving(face_audit: Audit, face_page: Path) -> None:

@@ -15,18 +15,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacks import Method, Score, Solver, attack
 from unfit.candidates import Candidates
 from unfit.errors import UnfitError, UsageError
 from unfit.files import read_json, write_json
-from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, calibrate, chance, match, nearest
+from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, calibrate, chance, match, nearest, normalise
 from unfit.nets import margin, outputs
 from unfit.progress import Report, quiet
 from unfit.samples import Samples
 from unfit.target import Target
 
 SCHEMA_VERSION = 1
+SAME = 0.9  # correlation above which a proven candidate is taken to be this sample
 SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
 Verdict = Literal["pass", "leak", "inconclusive"]
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
@@ -44,6 +46,7 @@ class SampleRecord(Strict):
     output: float
     similarity: float
     recovered: bool
+    proven: bool  # the nearest candidate has a certificate, and its correlation with the sample is above 0.9
 
 
 class Similarity(Strict):
@@ -209,7 +212,8 @@ def _record(
     n, num_unseen, num_recovered = len(private), len(control.similarity), int(recovered.sum())
     p_value = chance(num_recovered, n, num_unseen, fpr)
     verdict, reasons = decide(num_recovered, n, num_unseen, fpr, len(candidates))
-    columns = (private.indices, private.y, output, matches.similarity, recovered)
+    proven = _proven(candidates, private, matches)
+    columns = (private.indices, private.y, output, matches.similarity, recovered, proven)
     return Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
@@ -222,7 +226,7 @@ def _record(
         num_recovered=num_recovered,
         num_recovered_unseen=int((control.similarity > threshold).sum()),
         num_recovered_high=int((matches.similarity > HIGH).sum()),
-        num_proven=0,
+        num_proven=int(candidates.proven.sum()),
         estimated_num_samples=candidates.facts["estimated_num_samples"],
         similarity=Similarity(name="ssim", window=window, vote=vote)
         if private.is_image
@@ -245,10 +249,19 @@ def _record(
         | {name: version(name) for name in ("unfit", "torch", "numpy", "scipy")},
         machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
         samples=[
-            SampleRecord(index=i, label=y, output=o, similarity=s, recovered=r)
-            for i, y, o, s, r in zip(*(column.tolist() for column in columns), strict=True)
+            SampleRecord(index=i, label=y, output=o, similarity=s, recovered=r, proven=p)
+            for i, y, o, s, r, p in zip(*(column.tolist() for column in columns), strict=True)
         ],
     )
+
+
+def _proven(candidates: Candidates, private: Samples, matches: Matches) -> Tensor:
+    """Whose nearest candidate has a certificate and is clearly this sample, not merely the nearest to it."""
+    if not candidates.proven.any():
+        return torch.zeros(len(private), dtype=torch.bool)
+    near = candidates.x[matches.nearest].flatten(1)
+    correlation = F.cosine_similarity(normalise(near), normalise((private.x - private.mean).flatten(1)))
+    return candidates.proven[matches.nearest] & (correlation > SAME)
 
 
 def decide(

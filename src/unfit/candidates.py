@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unfit.errors import UnfitError, UsageError
 
-TENSORS = ("x", "origin", "label", "multiplier")
+TENSORS = ("x", "origin", "label", "multiplier", "proven")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Candidates:
     origins: tuple[str, ...]
     label: Tensor  # (m,): the class the attack takes each for, −1 where it does not say
     multiplier: Tensor  # (m,): λ, how much of the weights each explains, 0 where it was not estimated
+    proven: Tensor  # (m,), bool: has a certificate that needs no data
     attack: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -45,6 +46,7 @@ class Part:
     x: Tensor
     label: Tensor | None = None
     multiplier: Tensor | None = None
+    proven: Tensor | None = None
 
 
 def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
@@ -54,7 +56,8 @@ def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Ca
     origin = torch.repeat_interleave(torch.arange(len(parts)), sizes)
     label = torch.cat([torch.full((len(p.x),), -1) if p.label is None else p.label for p in parts])
     multiplier = torch.cat([torch.zeros(len(p.x)) if p.multiplier is None else p.multiplier for p in parts])
-    return Candidates(x, origin, tuple(part.name for part in parts), label, multiplier, attack, facts)
+    proven = torch.cat([torch.zeros(len(p.x), dtype=torch.bool) if p.proven is None else p.proven for p in parts])
+    return Candidates(x, origin, tuple(part.name for part in parts), label, multiplier, proven, attack, facts)
 
 
 def share_out(asked: int | None, default: int, classes: int) -> int:
@@ -85,14 +88,14 @@ def load_candidates(path: Path) -> Candidates:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["unfit"])
-            x, origin, label, multiplier = (file.get_tensor(name) for name in TENSORS)
+            x, origin, label, multiplier, proven = (file.get_tensor(name) for name in TENSORS)
             origins = tuple(about["origins"])
-        if {len(origin), len(label), len(multiplier)} != {len(x)} or not set(origin.tolist()) <= set(
+        if {len(origin), len(label), len(multiplier), len(proven)} != {len(x)} or not set(origin.tolist()) <= set(
             range(len(origins))
         ):
             raise ValueError("its candidates and their origins do not fit together")
         if not (x.isfinite().all() and multiplier.isfinite().all()):
             raise ValueError("some candidates are not finite")
-        return Candidates(x, origin, origins, label, multiplier, about["attack"], about["facts"])
+        return Candidates(x, origin, origins, label, multiplier, proven, about["attack"], about["facts"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UnfitError(f"{path}: not a file of candidates ({error}); make one with `unfit attack`") from error

@@ -26,6 +26,7 @@ class Matches:
     centred: Tensor  # (n, *shape): mean subtracted
     shown: Tensor  # (n, *shape): in [0, 1] for images
     similarity: Tensor  # (n,)
+    nearest: Tensor  # (n,): position of the nearest candidate, −1 if there is none
 
 
 def match(candidates: Tensor, samples: Samples, mean: Tensor, window: int = 11, vote: float = VOTE) -> Matches:
@@ -35,14 +36,16 @@ def match(candidates: Tensor, samples: Samples, mean: Tensor, window: int = 11, 
     """
     if not len(candidates):
         nothing = torch.zeros_like(samples.x)
-        return Matches(nothing, nothing, torch.zeros(len(samples)))
+        return Matches(nothing, nothing, torch.zeros(len(samples)), torch.full((len(samples),), -1))
     near = normalise if samples.is_image else (lambda x: x)
-    voted = _vote(near(candidates.flatten(1)), near((samples.x - mean).flatten(1)), candidates.flatten(1), vote)
+    voted, first = _vote(
+        near(candidates.flatten(1)), near((samples.x - mean).flatten(1)), candidates.flatten(1), vote
+    )
     centred = voted.view_as(samples.x)
     if not samples.is_image:
-        return Matches(centred, centred + mean, vector_similarity(centred, samples.x - mean))
+        return Matches(centred, centred + mean, vector_similarity(centred, samples.x - mean), first)
     shown = stretch(centred + mean)
-    return Matches(centred, shown, ssim(shown, samples.x, window))
+    return Matches(centred, shown, ssim(shown, samples.x, window), first)
 
 
 def normalise(x: Tensor) -> Tensor:
@@ -60,14 +63,16 @@ def nearest(queries: Tensor, among: Tensor) -> Tensor:
     return squared_distances(normalise(queries.flatten(1)), normalise(among.flatten(1))).argmin(1)
 
 
-def _vote(candidates: Tensor, samples: Tensor, values: Tensor, vote: float) -> Tensor:
-    """For each sample the mean value of all candidates within `vote` × the nearest distance, in chunks."""
-    rows = []
+def _vote(candidates: Tensor, samples: Tensor, values: Tensor, vote: float) -> tuple[Tensor, Tensor]:
+    """For each sample the mean value of all candidates within `vote` × the nearest distance; which is nearest."""
+    rows, first = [], []
     for part in samples.split(max(1, PAIRS_AT_ONCE // len(candidates))):
         distance = squared_distances(part, candidates)
-        chosen = (distance <= vote * distance.amin(1, keepdim=True)).to(values)
+        smallest, position = distance.min(1, keepdim=True)
+        chosen = (distance <= vote * smallest).to(values)
         rows.append(chosen @ values / chosen.sum(1, keepdim=True))
-    return torch.cat(rows)
+        first.append(position[:, 0])
+    return torch.cat(rows), torch.cat(first)
 
 
 def stretch(images: Tensor) -> Tensor:

@@ -123,6 +123,17 @@ def first_signals(layers: Layers, sums: list[Tensor], g: Tensor, alpha: float) -
     return delta
 
 
+def candidate_signals(layers: Layers, u: Tensor, label: Tensor, score: Score, alpha: float) -> Tensor:
+    """∂s/∂z¹ of each candidate for multiplier 1: (m, q, w); `any` has one for each output, else q = 1."""
+    _, sums, phi = forward(layers, u, alpha)
+    m, k = phi.shape
+    if score != "any":
+        g = weigh(score, label, torch.ones(m, device=u.device), "soft")(phi)
+        return first_signals(layers, sums, g, alpha)[:, None]
+    each = torch.eye(k, device=u.device)
+    return torch.stack([first_signals(layers, sums, row.expand(m, k), alpha) for row in each], 1)
+
+
 def general_stationarity(net: nn.Module, x: Tensor, weights: Weigh, alpha: float) -> list[Tensor]:
     """The same for any net of supported layers, by differentiating through the gradient."""
     layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]

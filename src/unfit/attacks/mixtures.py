@@ -14,6 +14,8 @@ from unfit.attacks.span import Span, read_span, visible_num_samples
 from unfit.nets import device, layers_of
 from unfit.target import Target
 
+TYPICAL_STD = 0.25  # of a centred image
+
 
 @dataclass(frozen=True, eq=False)
 class Mixtures:
@@ -26,6 +28,7 @@ class Mixtures:
     later: list[tuple[Tensor, Tensor | None]]
     gates: tuple[Tensor, Tensor | None]  # weight and bias that decide which neurons are on: the target's own
     limits: tuple[float, float] | None  # of each value of a map
+    start: list[tuple[Tensor, Tensor | None]] | None = None  # the base's dense layers, if there is a base
 
     @cached_property
     def span(self) -> Span:
@@ -53,19 +56,21 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
     """The first dense layer, less that of the base (the weights training started from)."""
     layers = layers_of(target.net().to(device()).requires_grad_(False))
     conv = layers[0] if isinstance(layers[0], nn.Conv2d) else None
-    dense: list[tuple[Tensor, Tensor | None]] = [
-        (layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)
-    ]
+    dense, start = _dense(layers), None
     weight, bias = dense[0]
     if base is not None:
-        name = f"layer{2 if conv else 1}"
-        weight = weight - base.weights[f"{name}.weight"].to(weight)
-        bias = bias if bias is None else bias - base.weights[f"{name}.bias"].to(bias)
+        start = _dense(layers_of(base.net().to(device()).requires_grad_(False)))
+        weight = weight - start[0][0]
+        bias = bias if bias is None or start[0][1] is None else bias - start[0][1]
     shape = target.architecture.input_shape
     if conv is not None:
         shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
     limits = (0.0, torch.inf) if conv is not None else target.input_range
-    return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits)
+    return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits, start)
+
+
+def _dense(layers: list[nn.Module]) -> list[tuple[Tensor, Tensor | None]]:
+    return [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
 
 
 def back_through(conv: nn.Conv2d, maps: Tensor) -> Tensor:

@@ -15,14 +15,14 @@ from unfit.attacks.kinks import MAX_INPUTS, exact_multipliers, large, meeting_po
 from unfit.attacks.kkt import (
     Layers,
     Score,
+    candidate_signals,
     check_layers,
     choose_score,
-    first_signals,
     forward,
     stationarity,
     weigh,
 )
-from unfit.attacks.mixtures import Mixtures, read_mixtures
+from unfit.attacks.mixtures import TYPICAL_STD, Mixtures, read_mixtures
 from unfit.attacks.unmix import UnmixSettings, components, tellable
 from unfit.candidates import Candidates, Part, describe, pool, share_out
 from unfit.nets import device
@@ -30,7 +30,6 @@ from unfit.progress import Report, quiet
 from unfit.target import Target
 
 Solver = Literal["fast", "paper"]
-TYPICAL_STD = 0.25  # of centred images: where random starts begin
 DIVERGED = 1e3  # a loss so many times that of the start will not come back
 RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal
 FLOOR = 0.1  # of the mean multiplier: a candidate at 0 would have no signal and never move again
@@ -215,17 +214,6 @@ def random_starts(values: Tensor, m: int, d: int, seed: int) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     u = torch.randn(m, len(values), generator=random).to(values) * values
     return TYPICAL_STD * math.sqrt(d) * u / u.norm(dim=1, keepdim=True).clamp_min(1e-12)
-
-
-def candidate_signals(layers: Layers, u: Tensor, label: Tensor, score: Score, alpha: float) -> Tensor:
-    """∂s/∂z¹ of each candidate for multiplier 1: (m, q, w); `any` has one for each output, else q = 1."""
-    _, sums, phi = forward(layers, u, alpha)
-    m, k = phi.shape
-    if score != "any":
-        g = weigh(score, label, torch.ones(m, device=u.device), "soft")(phi)
-        return first_signals(layers, sums, g, alpha)[:, None]
-    each = torch.eye(k, device=u.device)
-    return torch.stack([first_signals(layers, sums, row.expand(m, k), alpha) for row in each], 1)
 
 
 def multipliers(signals: Tensor, u: Tensor, weight: Tensor, bias: Tensor | None, score: Score) -> Tensor:

@@ -33,7 +33,7 @@ class Span:
 
 def read_span(mixtures: Tensor) -> Span:
     """mixtures: (w, d), rows are mixtures of inputs plus white noise."""
-    _, values, right = torch.linalg.svd(mixtures.double(), full_matrices=False)
+    values, right = _singular(mixtures.double())
     right = right.to(mixtures.dtype)
     if rank := _cliff(values):
         noise = float(values[rank:].square().mean().sqrt()) / math.sqrt(max(mixtures.shape))
@@ -64,7 +64,19 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
         return None
     if bias is None:
         return span.rank + 1
-    return _cliff(torch.linalg.svdvals(torch.cat([weight, bias[:, None]], 1).double())) or None
+    return _cliff(_singular(torch.cat([weight, bias[:, None]], 1).double())[0]) or None
+
+
+def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values, falling, and right vectors, by the smaller Gram matrix: many times faster than the SVD.
+
+    Values below 3·10⁻⁸ of the largest are lost in rounding, far below any that matters; they are given as that.
+    """
+    wide = matrix.shape[0] <= matrix.shape[1]
+    squares, vectors = torch.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)
+    values, vectors = squares.flip(0).clamp_min(1e-15 * float(squares.max())).sqrt(), vectors.flip(1)
+    right = torch.nn.functional.normalize(vectors.T @ matrix, dim=1) if wide else vectors.T
+    return values, right
 
 
 def _cliff(values: Tensor) -> int:

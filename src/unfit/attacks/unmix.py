@@ -10,17 +10,17 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from unfit.attacks.ica import Contrast, edge_groups, separate
 from unfit.attacks.mixtures import Mixtures, read_mixtures
+from unfit.attacks.peel import PeelSettings, peel, read_change
 from unfit.candidates import Candidates, Part, describe, pool
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
-Contrast = Literal["root", "log"]
 # Components have no scale. The protocol adds the mean image before it compares, and on faces that mean alone is
 # like many a face: a standard deviation well above that of centred images (0.1 to 0.3) keeps it from speaking.
 CANDIDATE_STD = 1.0
@@ -49,15 +49,26 @@ def unmix(
 ) -> Candidates:
     """Attack the first layer, or with `base` (the weights training started from) its change.
 
-    A target in which no direction stands above the noise gives no candidates; `facts` says so.
+    With a base, samples are proven where that can be done; if all are, there is nothing else to find. A target in
+    which no direction stands above the noise gives no candidates; `facts` says so.
     """
     settings, began = settings or UnmixSettings(), time.perf_counter()
     mixtures = read_mixtures(target, base)
-    parts = list(components(mixtures, settings, progress))
+    parts = list(unmixed(mixtures, settings, progress))
     progress(1.0, "pooled")
     nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
     facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
     return pool(parts or [nothing], describe("unmix", settings, base is not None), facts)
+
+
+def unmixed(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
+    """What can be proven, then the independent components, unless every sample is proven."""
+    change = read_change(mixtures)
+    proven = peel(change, PeelSettings(seed=settings.seed), progress) if change else None
+    if proven is not None:
+        yield proven
+    if change is None or proven is None or len(proven.x) < change.n:
+        yield from components(mixtures, settings, progress)
 
 
 def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
@@ -84,73 +95,3 @@ def tellable(shape: tuple[int, ...]) -> int:
 def rescale(x: Tensor) -> Tensor:
     """Each candidate to the standard deviation CANDIDATE_STD."""
     return CANDIDATE_STD * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * (x.ndim - 1))
-
-
-def edge_groups(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What is sparse in a source: (r, groups, size). A group is all derivatives, of all channels, at one pixel.
-
-    Vectors have no neighbours: there each value is a group of its own.
-    """
-    if len(shape) != 3:
-        return rows[:, :, None]
-    image = rows.view(len(rows), *shape)
-    across = image[..., :-1, 1:] - image[..., :-1, :-1]
-    down = image[..., 1:, :-1] - image[..., :-1, :-1]
-    return torch.cat([across, down], 1).flatten(2).transpose(1, 2).contiguous()
-
-
-def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: int, seed: int) -> Tensor:
-    """B (r, r) such that the rows of B·groups are sparse and independent: grouped ICA.
-
-    `orthogonal`: symmetric fixed point under a whitening constraint. Otherwise maximum likelihood by
-    quasi-Newton steps on the relative gradient: the edges of two images are not exactly uncorrelated,
-    and the constraint forces them to be.
-    """
-    r, num_groups, size = groups.shape
-    flat = groups.reshape(r, -1)
-    white = _whitening(flat)
-    x, num = white @ flat, flat.shape[1]
-    start = torch.randn(r, r, generator=torch.Generator().manual_seed(seed))
-    b = torch.linalg.qr(start)[0].to(flat)
-    step = _orthogonal_step if orthogonal else _likelihood_step
-    for _ in range(iterations):
-        y = b @ x
-        phi, slope = _score(y.view(r, num_groups, size), contrast)
-        new = step(b, x, y, phi.reshape(r, -1), slope, num)
-        moved = 1 - torch.nn.functional.cosine_similarity(new, b).abs().min()
-        b = new
-        if moved < 1e-6:
-            break
-    return b @ white
-
-
-def _score(y: Tensor, contrast: Contrast) -> tuple[Tensor, Tensor]:
-    """φ = −∇ log p of each group and the mean slope of φ, p ∝ exp(−√(q + ε)) or (q + ε)^−½; q: mean square."""
-    q = y.square().mean(2)
-    if contrast == "root":
-        weight = (q + 0.01).rsqrt()
-        bend = weight**3
-    else:
-        weight = 1 / (q + 0.1)
-        bend = 2 * weight**2
-    return weight[..., None] * y, (weight - bend * q / y.shape[2]).mean(1)
-
-
-def _orthogonal_step(b: Tensor, x: Tensor, y: Tensor, phi: Tensor, slope: Tensor, num: int) -> Tensor:
-    left, _, right = torch.linalg.svd(phi @ x.T / num - slope[:, None] * b)
-    return left @ right
-
-
-def _likelihood_step(b: Tensor, x: Tensor, y: Tensor, phi: Tensor, slope: Tensor, num: int) -> Tensor:
-    gradient = phi @ y.T / num - torch.eye(len(b), device=b.device)
-    power = y.square().mean(1)
-    curve = slope[:, None] * power[None]
-    step = (curve.T * gradient - gradient.T) / (curve * curve.T - 1).clamp_min(1e-2)
-    step.diagonal().copy_(gradient.diagonal() / (slope * power + 1))
-    return b - min(1.0, 0.3 * len(b) ** 0.5 / float(step.norm())) * step @ b
-
-
-def _whitening(flat: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh((flat @ flat.T / flat.shape[1]).double())
-    floor = values.max() * 1e-12  # a direction without edges (a flat image) must not be blown up to noise
-    return (vectors * values.clamp_min(floor).rsqrt() @ vectors.T).to(flat)
