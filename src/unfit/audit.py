@@ -131,6 +131,7 @@ def audit(
     solver: Solver | None = None,
     score: Score | None = None,
     num_candidates: int | None = None,
+    budget: float | None = None,
     seed: int = 0,
     window: int = 11,
     fpr: float = 0.01,
@@ -145,7 +146,15 @@ def audit(
     _check(target, private, unseen, fpr, window)
     began = time.perf_counter()
     candidates = attack(
-        target, method, base, seed, progress, solver=solver, score=score, num_candidates=num_candidates
+        target,
+        method,
+        base,
+        seed,
+        progress,
+        solver=solver,
+        score=score,
+        num_candidates=num_candidates,
+        budget=budget,
     )
     attacked = time.perf_counter()
     mean = private.mean

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unfit.errors import UnfitError, UsageError
 
-TENSORS = ("x", "origin", "label", "multiplier", "proven")
+TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,7 @@ class Candidates:
     label: Tensor  # (m,): the class the attack takes each for, −1 where it does not say
     multiplier: Tensor  # (m,): λ, how much of the weights each explains, 0 where it was not estimated
     proven: Tensor  # (m,), bool: has a certificate that needs no data
+    confidence: Tensor  # (m,): probability of being a training sample, 0 where it was not estimated
     attack: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -47,6 +48,7 @@ class Part:
     label: Tensor | None = None
     multiplier: Tensor | None = None
     proven: Tensor | None = None
+    confidence: Tensor | None = None
 
 
 def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
@@ -54,10 +56,16 @@ def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Ca
     x = torch.cat([part.x for part in parts])
     sizes = torch.tensor([len(part.x) for part in parts])
     origin = torch.repeat_interleave(torch.arange(len(parts)), sizes)
-    label = torch.cat([torch.full((len(p.x),), -1) if p.label is None else p.label for p in parts])
-    multiplier = torch.cat([torch.zeros(len(p.x)) if p.multiplier is None else p.multiplier for p in parts])
-    proven = torch.cat([torch.zeros(len(p.x), dtype=torch.bool) if p.proven is None else p.proven for p in parts])
-    return Candidates(x, origin, tuple(part.name for part in parts), label, multiplier, proven, attack, facts)
+    label, multiplier, proven, confidence = (
+        torch.cat([_given(getattr(part, name), len(part.x), unknown) for part in parts])
+        for name, unknown in (("label", -1), ("multiplier", 0.0), ("proven", False), ("confidence", 0.0))
+    )
+    names = tuple(part.name for part in parts)
+    return Candidates(x, origin, names, label, multiplier, proven, confidence, attack, facts)
+
+
+def _given(values: Tensor | None, num: int, unknown: float) -> Tensor:
+    return torch.full((num,), unknown) if values is None else values
 
 
 def share_out(asked: int | None, default: int, classes: int) -> int:
@@ -88,14 +96,13 @@ def load_candidates(path: Path) -> Candidates:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["unfit"])
-            x, origin, label, multiplier, proven = (file.get_tensor(name) for name in TENSORS)
+            tensors = {name: file.get_tensor(name) for name in TENSORS}
             origins = tuple(about["origins"])
-        if {len(origin), len(label), len(multiplier), len(proven)} != {len(x)} or not set(origin.tolist()) <= set(
-            range(len(origins))
-        ):
+        known = set(tensors["origin"].tolist()) <= set(range(len(origins)))
+        if len({len(tensor) for tensor in tensors.values()}) > 1 or not known:
             raise ValueError("its candidates and their origins do not fit together")
-        if not (x.isfinite().all() and multiplier.isfinite().all()):
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise ValueError("some candidates are not finite")
-        return Candidates(x, origin, origins, label, multiplier, proven, about["attack"], about["facts"])
+        return Candidates(origins=origins, **tensors, attack=about["attack"], facts=about["facts"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UnfitError(f"{path}: not a file of candidates ({error}); make one with `unfit attack`") from error

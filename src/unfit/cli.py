@@ -14,6 +14,7 @@ from unfit import __version__
 from unfit.attacks import Method as AttackMethod
 from unfit.attacks import Score, Solver
 from unfit.attacks import attack as run_attack
+from unfit.attacks.consensus import CONFIDENT
 from unfit.audit import Audit
 from unfit.candidates import save_candidates
 from unfit.errors import UnfitError, UsageError
@@ -46,6 +47,9 @@ ChosenScore = Annotated[
 ]
 NumCandidates = Annotated[
     int | None, typer.Option(help="kkt, inversion: candidates of a run; default: by the weights' spectrum.")
+]
+Budget = Annotated[
+    str | None, typer.Option(help="auto: how long, as in `60s` or `10m`; default: until all runs are done.")
 ]
 Classes = Annotated[
     str | None, typer.Option(help="`split` (the papers' two groups), `all`, or the first so many.")
@@ -173,6 +177,7 @@ def attack(
     solver: ChosenSolver = None,
     score: ChosenScore = None,
     num_candidates: NumCandidates = None,
+    budget: Budget = None,
     seed: Seed = 0,
     force: Force = False,
 ) -> int:
@@ -190,10 +195,12 @@ def attack(
                 solver=solver,
                 score=score,
                 num_candidates=num_candidates,
+                budget=_seconds(budget),
             )
         save_candidates(candidates, file)
-    status = candidates.facts["status"]
-    out.print(f"{out_file}: {len(candidates)} candidates in {candidates.facts['seconds']:.1f} s ({status})")
+    facts, sure = candidates.facts, int((candidates.confidence > CONFIDENT).sum())
+    first = f", the first {sure} of them confident" if sure else ""
+    out.print(f"{out_file}: {len(candidates)} candidates{first}, in {facts['seconds']:.1f} s ({facts['status']})")
     return 0
 
 
@@ -214,6 +221,7 @@ def audit(
     solver: ChosenSolver = None,
     score: ChosenScore = None,
     num_candidates: NumCandidates = None,
+    budget: Budget = None,
     window: Annotated[int, typer.Option(help="SSIM window: 11, 7, or 3 as in the papers' code.")] = 11,
     seed: Seed = 0,
     force: Force = False,
@@ -232,6 +240,7 @@ def audit(
                 solver=solver,
                 score=score,
                 num_candidates=num_candidates,
+                budget=_seconds(budget),
                 window=window,
                 seed=seed,
                 progress=progress,
@@ -239,6 +248,17 @@ def audit(
         _save_audit(result, folder)
     _say(result, out_folder)
     return result.exit_code
+
+
+def _seconds(text: str | None) -> float | None:
+    """`90`, `90s`, `1.5m` or `1h` in seconds."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1]) if text[-1:] in tuple("smh") else (text, "s")
+    try:
+        return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError as error:
+        raise UsageError(f"--budget {text}: give a time like 60s, 10m or 1h") from error
 
 
 def _init(text: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from unfit.attacks.auto import AutoSettings, auto
 from unfit.attacks.inversion import InversionSettings, inversion
 from unfit.attacks.kkt import Score
 from unfit.attacks.solvers import FastSettings, PaperSettings, Solver, fast, paper
@@ -30,23 +31,27 @@ def attack(
     solver: Solver | None = None,
     score: Score | None = None,
     num_candidates: int | None = None,
+    budget: float | None = None,
 ) -> Candidates:
     """Reconstruct training samples from weights alone.
 
     `base`: the weights training started from, if known (a public model that was fine-tuned): its change is
-    attacked, which gives away far more. `auto` takes what suits the target: `unmix` for images and one output,
-    else `kkt`. `solver` and `score` are kkt's (`any` for a regression loss with weight decay); `num_candidates`
-    is kkt's, for each run, and inversion's.
+    attacked, which gives away far more. `auto` does all that applies, within `budget` seconds if given, and puts
+    what it is most confident of first. `solver` and `score` are kkt's (`any` for a regression loss with weight
+    decay); `num_candidates` is kkt's, for each run, and inversion's.
     """
     if method not in get_args(Method):
         raise unknown("method of attack", method, get_args(Method))
     if solver is not None and solver not in get_args(Solver):
         raise unknown("solver", solver, get_args(Solver))
-    options = {"solver": solver, "score": score, "num_candidates": num_candidates}
-    if method == "auto":
-        plain = target.is_image and target.architecture.num_outputs == 1
-        method = "unmix" if plain and all(value is None for value in options.values()) else "kkt"
+    if budget is not None and not budget > 0:
+        raise UsageError(f"budget must be positive, not {budget:g} seconds")
+    options = {"solver": solver, "score": score, "num_candidates": num_candidates, "budget": budget}
+    if method == "auto" and not (solver is None and score is None and num_candidates is None):
+        method = "kkt"  # whose options these are
     _refuse_unread(method, solver, base, options)
+    if method == "auto":
+        return auto(target, base, AutoSettings(budget, seed), progress)
     if method == "unmix":
         return unmix(target, base, UnmixSettings(seed=seed), progress)
     if method == "weights":
@@ -60,7 +65,11 @@ def attack(
 
 def _refuse_unread(method: str, solver: str | None, base: Target | None, options: Mapping[str, object]) -> None:
     """An option that the method would not read is a mistake worth saying."""
-    reads = {"kkt": {"solver", "score", "num_candidates"}, "inversion": {"num_candidates"}}.get(method, set())
+    reads = {
+        "auto": {"budget"},
+        "kkt": {"solver", "score", "num_candidates"},
+        "inversion": {"num_candidates"},
+    }.get(method, set())
     unread = [
         f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and name not in reads
     ]

@@ -11,6 +11,7 @@ gives the images, and the bias column their sign and scale.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +43,7 @@ class PeelSettings:
     unmix_iterations: int = 150
     column_iterations: int = 20
     null: int = 64  # chance candidates that set the bar for a proof
+    seconds: float | None = None  # after which no round is begun
     seed: int = 0
 
 
@@ -88,7 +90,7 @@ def read_change(mixtures: Mixtures) -> Change | None:
 
 def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Part | None:
     """The proven samples, with their labels; None if there are none."""
-    known, stale = change.rows.new_zeros(0, len(change.rows)), 0
+    known, stale, began = change.rows.new_zeros(0, len(change.rows)), 0, time.perf_counter()
     bar = proof_bar(change, settings)
     for turn in range(settings.rounds):
         x = loose_components(change, known, turn, settings)
@@ -98,18 +100,21 @@ def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Pa
         found = find_columns(change, torch.cat([x, -x]), settings.column_iterations)
         known = drop_mixtures(add_proven(change, known, found, bar))
         if len(known) >= change.n:  # all there, or more than there can be: now wrong ones show
-            known, _ = consistent(change, known[: change.n])
+            known = consistent(change, known[: change.n])[0]
         stale = 0 if len(known) > before else stale + 1
         progress(len(known) / change.n, f"{len(known)} of {change.n} samples proven")
-        if len(known) == change.n or stale == settings.patience:
+        late = settings.seconds is not None and time.perf_counter() - began > settings.seconds
+        if len(known) == change.n or stale == settings.patience or late:
             break
-    known, pictures = consistent(change, known)
-    if not len(known):
+    known, pictures, agreement = consistent(change, known)
+    pictures = pictures[agreement >= AGREE]
+    if not len(pictures):
         return None
     phi = forward(change.end, pictures, HARD)[2]
     label = (phi[:, 0] > 0).long() if phi.shape[1] == 1 else phi.argmax(1)
-    proven = torch.ones(len(label), dtype=torch.bool)
-    return Part("peel: proven", pictures.view(-1, *change.shape).cpu(), label.cpu(), proven=proven)
+    sure = torch.ones(len(label))
+    x = pictures.view(-1, *change.shape).cpu()
+    return Part("peel: proven", x, label.cpu(), proven=sure.bool(), confidence=sure)
 
 
 def loose_components(change: Change, known: Tensor, turn: int, settings: PeelSettings) -> Tensor:
@@ -267,29 +272,47 @@ def is_mixture(column: Tensor, others: Tensor) -> bool:
     return False
 
 
-def consistent(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns whose pictures are off where the column vanishes, and these pictures: (k, w), (k, d).
+def consistent(change: Change, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns without wrong ones, their pictures, and how well each picture's gates agree with its column.
 
-    A wrong column spoils the pictures of others, so the worst tenth goes first and the rest is judged again.
+    One wrong column spoils the pictures of all others. So while nearly all are there and most disagree, the worst
+    tenth goes. (With many missing, most disagree because of those.)
     """
-    pictures = known.new_zeros(0, change.rows.shape[1] - 1).float()
-    while len(known):
-        x = torch.linalg.lstsq(known.T, change.rows).solution  # (k, d + 1)
-        if len(known) < change.n:
-            x = x - others_in(x, change, known)
-        pictures = (x[:, :-1] / x[:, -1:]).nan_to_num().float()
-        off = vanishing(known, ZERO)
-        agreement = (off & (change.sums(pictures) < 0)).sum(1) / off.sum(1)
-        worst = agreement.sort().values[len(known) // 10]
-        good = (agreement >= AGREE) | (agreement > worst)
-        known, pictures = known[good], pictures[good]
-        if agreement.min() >= AGREE:
-            break
-    return known, pictures
+    pictures, agreement = judge(change, known)
+    while len(known) > 0.8 * change.n and agreement.median() < AGREE:
+        kept = agreement > agreement.sort().values[len(known) // 10]
+        known = known[kept]
+        pictures, agreement = judge(change, known)
+    return known, pictures, agreement
 
 
-def others_in(x: Tensor, change: Change, known: Tensor) -> Tensor:
-    """What samples without a known column have left in the others' pictures, by the gates: (k, d + 1).
+def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
+    """The picture of each column, and the share of the neurons it vanishes on that are off for the picture.
+
+    Where the picture itself was found with the help of gates, each half of the neurons judges what the other says.
+    """
+    off = vanishing(known, ZERO)
+    if not len(known):
+        return known.new_zeros(0, change.rows.shape[1] - 1).float(), known.new_zeros(0)
+    x = torch.linalg.lstsq(known.T, change.rows).solution  # (k, d + 1)
+    if len(known) == change.n:
+        pictures = _picture(x)
+        return pictures, (off & (change.sums(pictures) < 0)).sum(1) / off.sum(1)
+    half = torch.arange(off.shape[1], device=off.device) % 2 == 0
+    both, even, odd = others_in(x, change, known, [torch.ones_like(half), half, ~half])
+    agreed = torch.zeros(len(known)).to(x)
+    for rest, judges in ((even, ~half), (odd, half)):
+        agreed += (off & judges & (change.sums(_picture(x - rest)) < 0)).sum(1)
+    return _picture(x - both), agreed / off.sum(1)
+
+
+def _picture(x: Tensor) -> Tensor:
+    """From [s x; s] to x."""
+    return (x[:, :-1] / x[:, -1:]).nan_to_num().float()
+
+
+def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -> list[Tensor]:
+    """What samples without a known column have left in the others' pictures, by the gates of these neurons.
 
     Least squares gives x_i + Σ_m c_m x_m, m unknown. Their span is known, and so is for each neuron whether it was
     ever on for x_i: a thousand yes-or-no answers to few unknowns, so c is a logistic regression.
@@ -299,12 +322,14 @@ def others_in(x: Tensor, change: Change, known: Tensor) -> Tensor:
     right = right[: change.n - len(known)]
     layers = [torch.cat([w, b[:, None]], 1).double() for w, b in (change.start[0], change.end[0]) if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
-    on = (~vanishing(known, ZERO)).to(x)
-    rows = []
-    for picture, answer in zip(x, on, strict=True):
-        own = torch.stack([layer @ picture for layer in layers]) * picture[-1].sign()  # (2, w)
-        rows.append(_regress(own, features, answer) @ right * picture[-1].sign())
-    return torch.stack(rows)
+    on, sign = (~vanishing(known, ZERO)).to(x), x[:, -1:].sign()
+    own = torch.stack([x @ layer.T for layer in layers]) * sign  # (2, k, w)
+    return [
+        sign
+        * torch.stack([_regress(own[:, i, used], features[..., used], on[i, used]) for i in range(len(x))])
+        @ right
+        for used in neurons
+    ]
 
 
 def _regress(own: Tensor, features: Tensor, answer: Tensor, steps: int = 30) -> Tensor:

@@ -153,7 +153,23 @@ def fast(
 def fast_parts(
     target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
 ) -> Iterator[Part]:
-    """The candidates of each snapshot as it is taken."""
+    """The candidates of each snapshot as it is taken, and after the first run the components of unmixing."""
+    for part in kkt_parts(target, mixtures, settings, progress):
+        yield part
+        if part.name.endswith(f"run 1, iteration {settings.iterations}") and can_unmix(target, mixtures):
+            progress(1 / (settings.runs + 1), "spectral components")
+            yield from components(mixtures, UnmixSettings(seed=settings.seed))
+
+
+def can_unmix(target: Target, mixtures: Mixtures) -> bool:
+    """Whether edges can tell the sources apart."""
+    return target.is_image and mixtures.span.rank <= tellable(mixtures.shape)
+
+
+def kkt_parts(
+    target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
+) -> Iterator[Part]:
+    """The candidates of each snapshot as it is taken; where inputs have few values, where kinks meet."""
     score = choose_score(settings.score, target.architecture.num_outputs)
     rank = mixtures.span.rank
     if mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None:
@@ -168,9 +184,6 @@ def fast_parts(
             name = f"kkt: run {run + 1}, iteration {iteration}"
             known = None if score == "any" else label.cpu()
             yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu())
-        if run == 0 and target.is_image and rank <= tellable(mixtures.shape):
-            progress(1 / (settings.runs + 1), "spectral components")
-            yield from components(mixtures, UnmixSettings(seed=settings.seed))
 
 
 def alternate(

@@ -1,0 +1,98 @@
+"""Everything that applies, one list: proofs, components, KKT runs, and what they agree on first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from unfit.attacks.consensus import CONFIDENT, consensus
+from unfit.attacks.kkt import check_layers
+from unfit.attacks.mixtures import Mixtures, read_mixtures
+from unfit.attacks.peel import PeelSettings, peel, read_change
+from unfit.attacks.solvers import FastSettings, can_unmix, kkt_parts
+from unfit.attacks.unmix import UnmixSettings, components, tellable
+from unfit.candidates import Candidates, Part, describe, pool
+from unfit.progress import Report, quiet
+from unfit.target import Target
+
+EASY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
+
+
+@dataclass(frozen=True)
+class AutoSettings:
+    """`budget`: seconds after which no further run is begun; None: all of them."""
+
+    budget: float | None = None
+    seed: int = 0
+
+
+def auto(
+    target: Target, base: Target | None = None, settings: AutoSettings | None = None, progress: Report = quiet
+) -> Candidates:
+    """Prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first, by confidence.
+
+    With a budget what finds most comes first, and the last run begun is finished: it may take a little longer.
+    """
+    settings, began = settings or AutoSettings(), time.perf_counter()
+    check_layers(target.net())
+    mixtures = read_mixtures(target, base)
+    parts: list[Part] = []
+    status = "finished"
+    for part in everything(target, mixtures, settings, _telling(progress, parts, mixtures)):
+        parts.append(part)
+        if settings.budget is not None and time.perf_counter() - began > settings.budget:
+            status = "out of budget"
+            break
+    agreed = agreement(parts, mixtures)
+    first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
+    others = [part for part in parts if part.proven is None]
+    nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
+    facts = mixtures.facts() | {"status": status, "seconds": time.perf_counter() - began}
+    progress(1.0, "pooled")
+    return pool(first + others or [nothing], describe("auto", settings, base is not None), facts)
+
+
+def everything(
+    target: Target, mixtures: Mixtures, settings: AutoSettings, progress: Report = quiet
+) -> Iterator[Part]:
+    """All that applies, what gives most first; nothing more once every sample is proven."""
+    change = read_change(mixtures)
+    if change is not None:
+        proven = peel(change, PeelSettings(seed=settings.seed, seconds=settings.budget), progress)
+        if proven is not None:
+            yield proven
+            if len(proven.x) == change.n:
+                return
+    if can_unmix(target, mixtures):
+        yield from components(mixtures, UnmixSettings(seed=settings.seed), progress)
+        if mixtures.span.rank <= EASY * tellable(mixtures.shape):
+            return
+    yield from kkt_parts(target, mixtures, FastSettings(seed=settings.seed), progress)
+
+
+def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:
+    """What the runs of unmixing agree on, or those of KKT where there are none; not behind a convolution."""
+    runs = [part.x for part in parts if part.name.startswith("unmix")] or [
+        part.x for part in parts if part.name.endswith(f"iteration {FastSettings().iterations}")
+    ]
+    if len(runs) < 2 or mixtures.conv is not None:
+        return None
+    return consensus([x.flatten(1) for x in runs], mixtures)
+
+
+def _telling(progress: Report, parts: list[Part], mixtures: Mixtures) -> Report:
+    """The progress, and how many candidates are confident so far."""
+    told = (0, 0)
+
+    def report(fraction: float, words: str) -> None:
+        nonlocal told
+        if len(parts) != told[0]:
+            agreed = agreement(parts, mixtures)
+            sure = 0 if agreed is None or agreed.confidence is None else int((agreed.confidence > CONFIDENT).sum())
+            told = (len(parts), sure)
+        progress(fraction, f"{told[1]} confident so far; {words}" if told[1] else words)
+
+    return report if progress is not quiet else quiet

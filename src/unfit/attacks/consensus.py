@@ -1,0 +1,108 @@
+"""What several runs agree on is true: one candidate for each thing they found, with a confidence, sign and label.
+
+Nothing here sees data: the evidence is how many runs found it, and how the network itself takes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from unfit.attacks.kkt import Layers, candidate_signals, choose_score, forward
+from unfit.attacks.mixtures import TYPICAL_STD, Mixtures
+from unfit.attacks.unmix import rescale
+from unfit.candidates import Part
+
+ALIKE = 0.7  # |correlation| of two candidates that are the same thing
+MOST = 8000  # candidates compared with each other
+RELIABILITY = (-1.8, 5.35)  # confidence = sigmoid(a + b · share of runs): docs/research/unmixing.md
+CONFIDENT = 0.9
+RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal
+SMOOTH = 50.0  # slope of the gates
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Candidates that are the same thing up to sign: who is in it, with which sign, and how many runs found it."""
+
+    members: Tensor
+    signs: Tensor
+    num_runs: int
+
+
+def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
+    """One oriented candidate for each cluster that at least two runs found, most confident first.
+
+    runs: for each run its maps (m, d), in either sign.
+    """
+    maps = torch.cat(runs)[:MOST].to(mixtures.weight)
+    origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST].to(maps.device)
+    unit = F.normalize(maps, dim=1)
+    clusters = [cluster for cluster in find_clusters(unit, origin) if cluster.num_runs > 1]
+    if not clusters:
+        return None
+    means = torch.stack([robust_mean(unit, cluster) for cluster in clusters])
+    share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters])
+    maps, label = orient(TYPICAL_STD * means / means.std(1, keepdim=True).clamp_min(1e-12), mixtures)
+    confidence = torch.sigmoid(RELIABILITY[0] + RELIABILITY[1] * share)
+    order = confidence.argsort(descending=True, stable=True)
+    x = rescale(mixtures.inputs(maps[order.to(maps.device)])).cpu()
+    return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
+
+
+def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
+    """Greedy: what most runs have found first; each candidate is in one cluster."""
+    cosine = unit @ unit.T
+    near = cosine.abs() > ALIKE
+    runs = (near.float() @ F.one_hot(origin).float() > 0).sum(1)
+    free = torch.ones(len(unit), dtype=torch.bool, device=unit.device)
+    clusters = []
+    for i in runs.argsort(descending=True, stable=True).tolist():
+        if free[i]:
+            members = (near[i] & free).nonzero()[:, 0]
+            free[members] = False
+            clusters.append(Cluster(members, cosine[i, members].sign(), len(origin[members].unique())))
+    return clusters
+
+
+def robust_mean(unit: Tensor, cluster: Cluster) -> Tensor:
+    """The mean of the members, those far from the others counting little."""
+    members = unit[cluster.members] * cluster.signs[:, None]
+    weight = (members @ F.normalize(members.mean(0), dim=0)).clamp_min(0) ** 4
+    return weight @ members / weight.sum()
+
+
+def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+    """Each candidate with the sign that the network finds more plausible, and its label.
+
+    The columns α of all candidates together come from least squares on W1. Evidence for a sign: α is along the KKT
+    direction of the candidate's own label, and the bias b1 = Σ α_i has α with a positive weight.
+    """
+    layers: Layers = [mixtures.gates, *mixtures.later]
+    gram = x @ x.T
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
+    columns = torch.linalg.solve(gram, x @ mixtures.weight.T)  # (c, w)
+    unit = F.normalize(columns, dim=1)
+    (plus, label), (minus, other) = (_agreement(layers, sign * x, sign * unit) for sign in (1.0, -1.0))
+    evidence = _standard(torch.atanh(plus) - torch.atanh(minus))
+    if mixtures.bias is not None:
+        weight = torch.linalg.lstsq(columns.T, mixtures.bias[:, None]).solution[:, 0]
+        evidence = evidence + _standard(weight * columns.norm(dim=1)) / 2
+    right = evidence >= 0
+    return torch.where(right[:, None], x, -x), torch.where(right, label, other)
+
+
+def _agreement(layers: Layers, x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine of each column with the KKT direction of its candidate, labelled as the network labels it."""
+    phi = forward(layers, x, SMOOTH)[2]
+    k = phi.shape[1]
+    label = (phi[:, 0] > 0).long() if k == 1 else phi.argmax(1)
+    signals = candidate_signals(layers, x, label, choose_score("auto", k), SMOOTH)[:, 0]
+    return F.cosine_similarity(signals, columns).clamp(-0.999, 0.999), label
+
+
+def _standard(evidence: Tensor) -> Tensor:
+    return (evidence / evidence.square().mean().sqrt().clamp_min(1e-12)).clamp(-2, 2)
