@@ -20,6 +20,7 @@ lint: $(READY)
 bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
 	$(BIN)/python benchmarks/results.py "$(DATA)"
 	$(BIN)/python benchmarks/kkt.py "$(DATA)"
+	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

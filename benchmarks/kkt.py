@@ -13,45 +13,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 import torch
 from torch import Tensor
 
+from cases import Case, measured, run_of
 from circle import draw_circle
-from page import DOCS, SEEDS, spread, write_section
+from page import DOCS, spread, write_section
 from unfit import FitSettings, UnfitError, audit_run, fit_run, load_target, parse_architecture, read_source
 from unfit.attacks.mixtures import read_mixtures
 from unfit.attacks.solvers import FastSettings, PaperSettings, alternate, fast_parts, paper_iterates
-from unfit.files import read_json, write_json
 from unfit.match import GOOD, match
 from unfit.nets import initialise
 from unfit.runs import private_set, unseen_set
 from unfit.samples import Samples
 from unfit.target import Target
 
-COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_candidates")
 WATCHED = [15, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A target of the table: how it is trained, and how it is attacked."""
-
-    name: str
-    slug: str
-    n: int
-    fit: dict[str, Any] = field(default_factory=dict)
-    data: str = "cifar10"
-    classes: str | None = None
-    arch: str = "1000-1000"
-    biases: str = "first"
-    score: str | None = None
-    seeds: tuple[int, ...] = SEEDS
 
 
 DECAY = {"method": "sgd", "init": None, "weight_decay": 7.5e-4, "momentum": 0.99, "batch": 300, "epochs": 4000}
@@ -84,16 +65,6 @@ def main(folder: Path, runs: Path, parts: list[str]) -> None:
         write_section("The circle", circle(runs))
     if "targets" in parts:
         write_section("The KKT attack on every target", targets(folder, runs))
-
-
-def run_of(case: Case, seed: int, folder: Path, runs: Path) -> Path:
-    """The case's trained target, trained now if it is not there."""
-    run = runs / f"{case.slug}_{seed}"
-    if not (run / "fit.json").is_file():
-        run.mkdir(parents=True, exist_ok=True)
-        source = read_source(f"{case.data}:{folder / 'mnist' if case.data == 'mnist' else folder}", case.classes)
-        fit_run(source, case.n, run, FitSettings(seed=seed, **case.fit), case.arch, case.biases)
-    return run
 
 
 def race(folder: Path, runs: Path) -> Iterator[str]:
@@ -229,17 +200,6 @@ def circle(runs: Path) -> Iterator[str]:
     yield "d: those with a large multiplier; e: they and the training points (circles); f: model inversion for comparison."
 
 
-def measured(case: Case, seed: int, folder: Path, runs: Path) -> dict[str, float]:
-    """The audit's numbers for one target, kept beside it so that a run which was stopped goes on where it was."""
-    run = run_of(case, seed, folder, runs)
-    kept = run / "kkt.json"
-    if not kept.is_file():
-        record = audit_run(run, method="kkt", score=case.score, seed=seed).record  # type: ignore[arg-type]
-        counts = {name: getattr(record, name) for name in COUNTS}
-        write_json(kept, counts | {"seconds": record.seconds["attack"]})
-    return read_json(kept)
-
-
 def targets(folder: Path, runs: Path) -> Iterator[str]:
     yield "`unfit audit RUN --method kkt` (`--score any` for L2, L2.5, Huber), no sweep, nothing told but the weights. *good*: SSIM > 0.4,"
     yield "Gaussian window 11, vote 1.1 (conv 1.5). Means over seeds 0–2 with the extremes in brackets, unless a row says seed 0."
@@ -247,8 +207,11 @@ def targets(folder: Path, runs: Path) -> Iterator[str]:
     yield "| target | good | on unseen | recovered | candidates | seconds |"
     yield "|---|---|---|---|---|---|"
     for case in CASES:
-        rows = [measured(case, seed, folder, runs) for seed in case.seeds]
-        counts = (spread([row[key] for row in rows]) for key in rows[0] if key != "seconds")
+        rows = [measured(case, seed, "kkt", folder, runs) for seed in case.seeds]
+        counts = (
+            spread([row[key] for row in rows])
+            for key in ("num_good", "num_good_unseen", "num_recovered", "num_candidates")
+        )
         line = f"| {case.name} | " + " | ".join(counts) + f" | {spread([r['seconds'] for r in rows], digits=0)} |"
         print(line, flush=True)
         yield line

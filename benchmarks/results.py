@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from page import SEEDS, spread, write_section
-from unfit import Audit, FitSettings, UnfitError, audit_run, fit_run, parse_architecture, read_source
+from unfit import FitSettings, UnfitError, fit_run, parse_architecture, read_source
 from unfit.fit import data_loss
 from unfit.nets import initialise
 from unfit.samples import Source, draw
@@ -47,9 +47,8 @@ TABLE_1 = (
 
 
 def main(folder: str) -> None:
-    cifar, faces = read_source(f"cifar10:{folder}"), read_source("faces")
+    cifar = read_source(f"cifar10:{folder}")
     write_section("Targets: H22's Table 1 in hundreds of steps", table_1(cifar))
-    write_section("The first attack: unmixing", attacks(cifar, faces))
 
 
 def table_1(cifar: Source) -> Iterator[str]:
@@ -95,41 +94,6 @@ def plain_step_seconds(cifar: Source, row: Row, steps: int = 10) -> float:
         data_loss(net(x), members.y, "logistic").backward()
         optimiser.step()
     return (time.perf_counter() - began) / steps
-
-
-def attacks(cifar: Source, faces: Source) -> Iterator[str]:
-    yield "Targets d-1000-1000-1. *good*: SSIM > 0.4 by the papers' protocol, Gaussian window 11. *recovered*: above the"
-    yield "threshold that at most 1% of as many unseen samples exceed. *good on unseen*: the same candidates, scored against"
-    yield "as many samples the model never saw. Seconds are the attack's alone."
-    yield ""
-    yield "| target | good | good on unseen | recovered | above 0.6 | candidates | seconds |"
-    yield "|---|---|---|---|---|---|---|"
-    small, decay = FitSettings(), FitSettings(init=None, weight_decay=1e-3)
-    for name, source, n, settings, base in (
-        ("faces n=40, init 1e-4 (`unfit demo`)", faces, 40, small, False),
-        ("faces n=100, init 1e-4", faces, 100, small, False),
-        ("CIFAR n=50, init 1e-4", cifar, 50, small, False),
-        ("CIFAR n=100, init 1e-4", cifar, 100, small, False),
-        ("CIFAR n=100, standard init, weight decay 1e-3", cifar, 100, decay, False),
-        ("CIFAR n=100, standard init, start weights known", cifar, 100, FitSettings(init=None), True),
-        ("CIFAR n=100, standard init, nothing known", cifar, 100, FitSettings(init=None), False),
-    ):
-        records = [attacked(source, n, settings, seed, base).record for seed in SEEDS]
-        line = f"| {name} | " + " | ".join(
-            spread([getattr(record, key) for record in records])
-            for key in ("num_good", "num_good_unseen", "num_recovered", "num_recovered_high", "num_candidates")
-        )
-        line += f" | {statistics.mean(record.seconds['attack'] for record in records):.1f} |"
-        print(line, flush=True)
-        yield line
-
-
-def attacked(source: Source, n: int, settings: FitSettings, seed: int, base: bool) -> Audit:
-    settings = FitSettings(init=settings.init, weight_decay=settings.weight_decay, seed=seed)
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder)
-        fit_run(source, n, run, settings)
-        return audit_run(run, base=run if base else None, seed=seed)
 
 
 if __name__ == "__main__":

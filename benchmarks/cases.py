@@ -1,0 +1,88 @@
+"""Targets of the benchmarks: how each is trained and attacked; what was measured is kept beside it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from page import SEEDS
+from unfit import Audit, FitSettings, audit_run, fit_run, load_target, read_source
+from unfit.attacks.mixtures import read_mixtures
+from unfit.attacks.solvers import PaperSettings, paper_iterates
+from unfit.files import read_json, write_json
+from unfit.match import GOOD, calibrate, match
+from unfit.runs import private_set, unseen_set
+
+COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_proven", "num_candidates")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A target of the table: how it is trained, and how it is attacked."""
+
+    name: str
+    slug: str
+    n: int
+    fit: dict[str, Any] = field(default_factory=dict)
+    data: str = "cifar10"
+    classes: str | None = None
+    arch: str = "1000-1000"
+    biases: str = "first"
+    score: str | None = None
+    base: bool = False  # the weights training started from are known
+    seeds: tuple[int, ...] = SEEDS
+
+
+def run_of(case: Case, seed: int, folder: Path, runs: Path) -> Path:
+    """The case's trained target, trained now if it is not there."""
+    run = runs / f"{case.slug}_{seed}"
+    if not (run / "fit.json").is_file():
+        run.mkdir(parents=True, exist_ok=True)
+        place = {"cifar10": f":{folder}", "mnist": f":{folder / 'mnist'}"}.get(case.data, "")
+        source = read_source(case.data + place, case.classes)
+        fit_run(source, case.n, run, FitSettings(seed=seed, **case.fit), case.arch, case.biases)
+    return run
+
+
+def measured(case: Case, seed: int, method: str, folder: Path, runs: Path, seconds: float = 0) -> dict[str, float]:
+    """The audit's numbers, kept beside the target so that a benchmark which was stopped goes on where it was.
+
+    `paper` is the papers' solver for so many seconds.
+    """
+    run = run_of(case, seed, folder, runs)
+    kept = run / f"{method}.json"
+    if not kept.is_file():
+        write_json(kept, paper(run, seconds) if method == "paper" else numbers(audited(case, run, method, seed)))
+    return dict(read_json(kept))
+
+
+def audited(case: Case, run: Path, method: str, seed: int) -> Audit:
+    base = run if case.base and method != "inversion" else None
+    score = case.score if method == "kkt" else None
+    return audit_run(run, method=method, base=base, score=score, seed=seed)  # type: ignore[arg-type]
+
+
+def numbers(audit: Audit) -> dict[str, float]:
+    counts = {name: getattr(audit.record, name) for name in COUNTS}
+    return counts | {"seconds": audit.record.seconds["attack"]}
+
+
+def paper(run: Path, seconds: float) -> dict[str, float]:
+    """What the papers' solver has after so long: its last iterate (float32, which only makes it faster)."""
+    target = load_target(run)
+    source, private = private_set(run, None, None, None)
+    unseen = unseen_set(source, private, None, None, 0)
+    settings = PaperSettings(num_candidates=2 * len(private), dtype="float32")
+    began, x = time.perf_counter(), torch.zeros(0)
+    for iterate in paper_iterates(target, settings, read_mixtures(target).span.rank):
+        x = iterate.x.detach()
+        if time.perf_counter() - began > seconds:
+            break
+    seen, control = (match(x, samples, private.mean).similarity for samples in (private, unseen))
+    found = (int((s > GOOD).sum()) for s in (seen, control))
+    recovered = int((seen > calibrate(control, 0.01)).sum())
+    return dict(zip(COUNTS, (*found, recovered, 0, len(x)), strict=True)) | {"seconds": seconds}

@@ -1,0 +1,116 @@
+"""Everything that applies as one list, what runs agree on first; and that agreement means truth."""
+
+import time
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from test_peel import trained
+from unfit.attacks import attack
+from unfit.attacks.auto import AutoSettings, auto
+from unfit.attacks.consensus import CONFIDENT, consensus, find_clusters, robust_mean
+from unfit.attacks.mixtures import read_mixtures
+from unfit.errors import UsageError
+from unfit.fit import FitSettings, fit
+from unfit.nets import initialise, parse_architecture
+from unfit.samples import draw
+from unfit.sources import read_source
+from unfit.target import Target
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def faces():
+    """A face detector and what it was trained on, centred."""
+    members = draw(read_source("faces"), 40, 0)
+    members = members.centred(members.mean)
+    architecture = parse_architecture("1000-1000", members.shape, 1)
+    done = fit(architecture, (members.x, members.y), (members.x, members.y), FitSettings())
+    return Target(architecture, done.weights, (-1.0, 1.0)), members
+
+
+def test_confident_candidates_are_true_rightly_oriented_and_first(faces):
+    target, members = faces
+    found = auto(target)
+    assert torch.equal(found.confidence, found.confidence.sort(descending=True).values)
+    sure = found.confidence > CONFIDENT
+    correlation = F.normalize(found.x[sure].flatten(1), dim=1) @ F.normalize(members.x.flatten(1), dim=1).T
+    best = correlation.abs().max(1)
+    true = best.values > 0.7
+    assert sure.sum() >= 4
+    assert true.double().mean() > 0.8
+    sign = correlation[torch.arange(len(best.indices)), best.indices] > 0
+    assert sign[true].double().mean() > 0.7
+    assert (found.label[sure] == members.y[best.indices])[true].double().mean() > 0.7
+
+
+def test_an_untrained_net_gives_nothing_to_be_confident_of(faces):
+    target, _ = faces
+    untrained = Target(
+        target.architecture, dict(initialise(target.architecture, None, 3).state_dict()), (-1.0, 1.0)
+    )
+    found = auto(untrained)
+    assert not (found.confidence > CONFIDENT).any()
+    assert not found.proven.any()
+
+
+def test_noise_does_not_agree_with_itself(faces):
+    """Runs that found nothing in common give no candidate."""
+    target, _ = faces
+    mixtures = read_mixtures(target)
+    assert consensus([random(30, mixtures.weight.shape[1], seed=seed) for seed in range(6)], mixtures) is None
+
+
+def test_clusters_are_what_runs_have_in_common_up_to_sign():
+    things = random(3, 200)
+    runs = [things + 0.3 * random(3, 200, seed=1), -things[:2] + 0.3 * random(2, 200, seed=2), things[:1]]
+    unit = F.normalize(torch.cat(runs), dim=1)
+    origin = torch.tensor([0, 0, 0, 1, 1, 2])
+    clusters = find_clusters(unit, origin)
+    assert [cluster.num_runs for cluster in clusters] == [3, 2, 1]
+    assert sorted(clusters[0].members.tolist()) == [0, 3, 5]
+    noisy = F.cosine_similarity(unit[[0, 3]], things[:1]).abs().max()
+    assert F.cosine_similarity(robust_mean(unit, clusters[0])[None], things[:1]).abs() > noisy
+
+
+def test_a_base_leads_to_proofs_and_nothing_else_is_needed():
+    target, start, _, _ = trained("faces", "400-100", 10)
+    found = attack(target, base=start)
+    assert found.attack["method"] == "auto"
+    assert found.proven.all()
+    assert len(found) == 10
+
+
+def test_a_budget_is_kept_and_what_was_found_in_time_is_there(faces):
+    target, _ = faces
+    began = time.perf_counter()
+    short = auto(target, settings=AutoSettings(budget=1e-3))
+    spent = time.perf_counter() - began
+    assert short.facts["status"] == "out of budget"
+    assert len(short.origins) == 1  # the first run, finished
+    whole = auto(target)
+    assert whole.facts["status"] == "finished"
+    assert whole.facts["seconds"] > spent / 2
+    assert len(whole) > len(short)
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, float("nan")])
+def test_a_budget_must_be_positive(faces, budget):
+    with pytest.raises(UsageError, match="budget"):
+        attack(faces[0], budget=budget)
+
+
+def test_a_budget_is_refused_where_nothing_reads_it(faces):
+    with pytest.raises(UsageError, match="unmix does not use --budget"):
+        attack(faces[0], "unmix", budget=5.0)
+
+
+def test_progress_says_how_many_are_confident(faces):
+    words = []
+    auto(faces[0], progress=lambda fraction, text: words.append(text))
+    assert any("confident so far" in text for text in words)
