@@ -289,7 +289,8 @@ def consistent(change: Change, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
     """The picture of each column, and the share of the neurons it vanishes on that are off for the picture.
 
-    Where the picture itself was found with the help of gates, each half of the neurons judges what the other says.
+    Where the picture itself was found with the help of gates, each half of the neurons judges what the other says,
+    and of the two signs that the traces of other samples leave open the better one is taken.
     """
     off = vanishing(known, ZERO)
     if not len(known):
@@ -299,11 +300,16 @@ def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
         pictures = _picture(x)
         return pictures, (off & (change.sums(pictures) < 0)).sum(1) / off.sum(1)
     half = torch.arange(off.shape[1], device=off.device) % 2 == 0
-    both, even, odd = others_in(x, change, known, [torch.ones_like(half), half, ~half])
-    agreed = torch.zeros(len(known)).to(x)
-    for rest, judges in ((even, ~half), (odd, half)):
-        agreed += (off & judges & (change.sums(_picture(x - rest)) < 0)).sum(1)
-    return _picture(x - both), agreed / off.sum(1)
+    judged = []
+    for sign in (1.0, -1.0):
+        both, even, odd = others_in(sign * x, change, known, [torch.ones_like(half), half, ~half])
+        agreed = torch.zeros(len(known)).to(x)
+        for rest, judges in ((even, ~half), (odd, half)):
+            agreed += (off & judges & (change.sums(_picture(sign * x - rest)) < 0)).sum(1)
+        judged.append((_picture(sign * x - both), agreed / off.sum(1)))
+    (plus, agreement), (minus, other) = judged
+    better = agreement >= other
+    return torch.where(better[:, None], plus, minus), torch.maximum(agreement, other)
 
 
 def _picture(x: Tensor) -> Tensor:
@@ -322,12 +328,10 @@ def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -
     right = right[: change.n - len(known)]
     layers = [torch.cat([w, b[:, None]], 1).double() for w, b in (change.start[0], change.end[0]) if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
-    on, sign = (~vanishing(known, ZERO)).to(x), x[:, -1:].sign()
-    own = torch.stack([x @ layer.T for layer in layers]) * sign  # (2, k, w)
+    on = (~vanishing(known, ZERO)).to(x)
+    own = torch.stack([x @ layer.T for layer in layers])  # (2, k, w)
     return [
-        sign
-        * torch.stack([_regress(own[:, i, used], features[..., used], on[i, used]) for i in range(len(x))])
-        @ right
+        torch.stack([_regress(own[:, i, used], features[..., used], on[i, used]) for i in range(len(x))]) @ right
         for used in neurons
     ]
 
