@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unfit.attacks.consensus import CONFIDENT, consensus
+from unfit.attacks.consensus import CONFIDENT, ROOMY, consensus
 from unfit.attacks.kkt import check_layers
 from unfit.attacks.mixtures import Mixtures, read_mixtures
 from unfit.attacks.peel import PeelSettings, peel, read_change
@@ -17,8 +17,6 @@ from unfit.attacks.unmix import UnmixSettings, components, tellable
 from unfit.candidates import Candidates, Part, describe, pool
 from unfit.progress import Report, quiet
 from unfit.target import Target
-
-EASY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
 
 
 @dataclass(frozen=True)
@@ -68,19 +66,15 @@ def everything(
                 return
     if can_unmix(target, mixtures):
         yield from components(mixtures, UnmixSettings(seed=settings.seed), progress)
-        if mixtures.span.rank <= EASY * tellable(mixtures.shape):
-            return
+        if mixtures.span.rank <= ROOMY * tellable(mixtures.shape):
+            return  # KKT runs would find nothing that unmixing does not
     yield from kkt_parts(target, mixtures, FastSettings(seed=settings.seed), progress)
 
 
 def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:
-    """What the runs of unmixing agree on, or those of KKT where there are none; not behind a convolution."""
-    runs = [part.x for part in parts if part.name.startswith("unmix")] or [
-        part.x for part in parts if part.name.endswith(f"iteration {FastSettings().iterations}")
-    ]
-    if len(runs) < 2 or mixtures.conv is not None:
-        return None
-    return consensus([x.flatten(1) for x in runs], mixtures)
+    """What the runs of unmixing agree on; KKT runs can agree on what is not there. Not behind a convolution."""
+    runs = [part.x.flatten(1) for part in parts if part.name.startswith("unmix")]
+    return consensus(runs, mixtures) if len(runs) > 1 and mixtures.conv is None else None
 
 
 def _telling(progress: Report, parts: list[Part], mixtures: Mixtures) -> Report:

@@ -13,12 +13,13 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacks.kkt import Layers, candidate_signals, choose_score, forward
 from unfit.attacks.mixtures import TYPICAL_STD, Mixtures
-from unfit.attacks.unmix import rescale
+from unfit.attacks.unmix import rescale, tellable
 from unfit.candidates import Part
 
 ALIKE = 0.7  # |correlation| of two candidates that are the same thing
 MOST = 8000  # candidates compared with each other
-RELIABILITY = (-1.8, 5.35)  # confidence = sigmoid(a + b · share of runs): docs/research/unmixing.md
+RELIABILITY = (-1.8, 5.35, -8.0)  # see `reliability`; docs/research/unmixing.md has the measurements
+ROOMY = 0.5  # of the sources that edges can tell apart: with more, runs also agree on what is not there
 CONFIDENT = 0.9
 RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal
 SMOOTH = 50.0  # slope of the gates
@@ -47,10 +48,16 @@ def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
     means = torch.stack([robust_mean(unit, cluster) for cluster in clusters])
     share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters])
     maps, label = orient(TYPICAL_STD * means / means.std(1, keepdim=True).clamp_min(1e-12), mixtures)
-    confidence = torch.sigmoid(RELIABILITY[0] + RELIABILITY[1] * share)
+    confidence = reliability(share, mixtures.span.rank / tellable(mixtures.shape))
     order = confidence.argsort(descending=True, stable=True)
     x = rescale(mixtures.inputs(maps[order.to(maps.device)])).cpu()
     return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
+
+
+def reliability(share: Tensor, crowding: float) -> Tensor:
+    """How likely it is true what this share of the runs found, with so many of the sources that edges can tell."""
+    a, b, c = RELIABILITY
+    return torch.sigmoid(a + b * share + c * max(0.0, crowding - ROOMY))
 
 
 def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
