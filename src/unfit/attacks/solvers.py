@@ -162,7 +162,7 @@ def fast_parts(
 
 
 def can_unmix(target: Target, mixtures: Mixtures) -> bool:
-    """Whether edges can tell the sources apart; behind a convolution some of them, which is more than KKT finds."""
+    """Whether edges can tell the sources apart; behind a convolution some of them, and KKT runs find fewer."""
     return target.is_image and (mixtures.conv is not None or mixtures.span.rank <= tellable(mixtures.shape))
 
 
