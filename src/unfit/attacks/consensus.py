@@ -45,9 +45,9 @@ def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
     clusters = [cluster for cluster in find_clusters(unit, origin) if cluster.num_runs > 1]
     if not clusters:
         return None
-    means = torch.stack([robust_mean(unit, cluster) for cluster in clusters])
+    found = torch.stack([representative(unit, cluster) for cluster in clusters])
     share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters])
-    maps, label = orient(TYPICAL_STD * means / means.std(1, keepdim=True).clamp_min(1e-12), mixtures)
+    maps, label = orient(TYPICAL_STD * found / found.std(1, keepdim=True).clamp_min(1e-12), mixtures)
     confidence = reliability(share, mixtures.span.rank / tellable(mixtures.shape))
     order = confidence.argsort(descending=True, stable=True)
     x = rescale(mixtures.inputs(maps[order.to(maps.device)])).cpu()
@@ -75,11 +75,10 @@ def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
     return clusters
 
 
-def robust_mean(unit: Tensor, cluster: Cluster) -> Tensor:
-    """The mean of the members, those far from the others counting little."""
+def representative(unit: Tensor, cluster: Cluster) -> Tensor:
+    """The member nearest to the mean of all. The mean itself is smoother, and so more like samples never seen."""
     members = unit[cluster.members] * cluster.signs[:, None]
-    weight = (members @ F.normalize(members.mean(0), dim=0)).clamp_min(0) ** 4
-    return weight @ members / weight.sum()
+    return members[(members @ members.mean(0)).argmax()]
 
 
 def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:

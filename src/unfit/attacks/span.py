@@ -16,6 +16,7 @@ from torch import Tensor
 
 BULK = 0.25  # quantile of the singular values that is taken to be noise: data may fill the other three quarters
 CLIFF = 20.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
+LARGE = 1_000_000  # values in a matrix whose SVD takes seconds
 ROUNDING = 1e-5  # of the largest singular value: what remains of a random start lies higher
 
 
@@ -68,10 +69,13 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
 
 
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values, falling, and right vectors, by the smaller Gram matrix: many times faster than the SVD.
+    """Singular values, falling, and right vectors; of a large matrix by its smaller Gram matrix, which is faster.
 
-    Values below 3·10⁻⁸ of the largest are lost in rounding, far below any that matters; they are given as that.
+    That way values below 3·10⁻⁸ of the largest are lost in rounding, far below any that matters.
     """
+    if matrix.numel() < LARGE:
+        _, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        return values, right
     wide = matrix.shape[0] <= matrix.shape[1]
     squares, vectors = torch.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)
     values, vectors = squares.flip(0).clamp_min(1e-15 * float(squares.max())).sqrt(), vectors.flip(1)
