@@ -53,7 +53,7 @@ def errors(found: Tensor, members: Samples) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "n"), [("faces", "400-100", 10), ("mnist5k", "400-100", 20), ("mnist5k", "500", 12)]
+    ("name", "text", "n"), [("faces", "400-100", 10), ("mnist5k", "1000-100", 20), ("mnist5k", "500", 12)]
 )
 def test_every_sample_comes_back_exactly_with_its_label(name, text, n):
     target, start, members, _ = trained(name, text, n)
