@@ -18,8 +18,9 @@ from torch import Tensor
 
 from unfit.attacks import attack
 from unfit.attacks.ica import edge_groups, separate
+from unfit.attacks.mixtures import CANDIDATE_STD
 from unfit.attacks.span import noise_level, read_span, visible_num_samples
-from unfit.attacks.unmix import CANDIDATE_STD, UnmixSettings, unmix
+from unfit.attacks.unmix import UnmixSettings, unmix
 from unfit.candidates import Candidates, Part, load_candidates, pool, save_candidates
 from unfit.errors import UnfitError
 from unfit.fit import FitSettings, fit

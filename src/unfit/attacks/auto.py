@@ -11,7 +11,7 @@ import torch
 from unfit.attacks.consensus import CONFIDENT, ROOMY, consensus
 from unfit.attacks.kkt import check_layers
 from unfit.attacks.mixtures import Mixtures, read_mixtures
-from unfit.attacks.peel import PeelSettings, peel, read_change
+from unfit.attacks.peel import PeelSettings, prove
 from unfit.attacks.solvers import FastSettings, can_unmix, kkt_parts
 from unfit.attacks.unmix import UnmixSettings, components, tellable
 from unfit.candidates import Candidates, Part, describe, pool
@@ -57,18 +57,16 @@ def everything(
     target: Target, mixtures: Mixtures, settings: AutoSettings, progress: Report = quiet
 ) -> Iterator[Part]:
     """All that applies, what gives most first; nothing more once every sample is proven."""
-    change = read_change(mixtures)
-    if change is not None:
-        proven = peel(change, PeelSettings(seed=settings.seed, seconds=settings.budget), progress)
-        if proven is not None:
-            yield proven
-            if len(proven.x) == change.n:
-                return
+    proven, all_proven = prove(mixtures, PeelSettings(seed=settings.seed, seconds=settings.budget), progress)
+    yield from proven
+    if all_proven:
+        return
     if can_unmix(target, mixtures):
         yield from components(mixtures, UnmixSettings(seed=settings.seed), progress)
         if mixtures.span.rank <= ROOMY * tellable(mixtures.shape):
             return  # KKT runs would find nothing that unmixing does not
-    yield from kkt_parts(target, mixtures, FastSettings(seed=settings.seed), progress)
+    runs = FastSettings(seed=settings.seed)
+    yield from kkt_parts(target, mixtures, runs, range(runs.runs), progress)
 
 
 def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacks.kkt import Layers, candidate_signals, choose_score, forward
-from unfit.attacks.mixtures import TYPICAL_STD, Mixtures
-from unfit.attacks.unmix import rescale, tellable
+from unfit.attacks.kkt import Layers, candidate_signals, choose_score, forward, predicted
+from unfit.attacks.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
+from unfit.attacks.unmix import tellable
 from unfit.candidates import Part
 
 ALIKE = 0.7  # |correlation| of two candidates that are the same thing
@@ -47,10 +47,10 @@ def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
         return None
     found = torch.stack([representative(unit, cluster) for cluster in clusters])
     share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters])
-    maps, label = orient(TYPICAL_STD * found / found.std(1, keepdim=True).clamp_min(1e-12), mixtures)
+    maps, label = orient(rescale(found, TYPICAL_STD), mixtures)
     confidence = reliability(share, mixtures.span.rank / tellable(mixtures.shape))
     order = confidence.argsort(descending=True, stable=True)
-    x = rescale(mixtures.inputs(maps[order.to(maps.device)])).cpu()
+    x = rescale(mixtures.inputs(maps[order.to(maps.device)]), CANDIDATE_STD).cpu()
     return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
 
 
@@ -104,9 +104,8 @@ def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
 def _agreement(layers: Layers, x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine of each column with the KKT direction of its candidate, labelled as the network labels it."""
     phi = forward(layers, x, SMOOTH)[2]
-    k = phi.shape[1]
-    label = (phi[:, 0] > 0).long() if k == 1 else phi.argmax(1)
-    signals = candidate_signals(layers, x, label, choose_score("auto", k), SMOOTH)[:, 0]
+    label = predicted(phi)
+    signals = candidate_signals(layers, x, label, choose_score("auto", phi.shape[1]), SMOOTH)[:, 0]
     return F.cosine_similarity(signals, columns).clamp(-0.999, 0.999), label
 
 

@@ -123,6 +123,11 @@ def first_signals(layers: Layers, sums: list[Tensor], g: Tensor, alpha: float) -
     return delta
 
 
+def predicted(phi: Tensor) -> Tensor:
+    """The classes that outputs (m, k) stand for."""
+    return (phi[:, 0] > 0).long() if phi.shape[1] == 1 else phi.argmax(1)
+
+
 def candidate_signals(layers: Layers, u: Tensor, label: Tensor, score: Score, alpha: float) -> Tensor:
     """∂s/∂z¹ of each candidate for multiplier 1: (m, q, w); `any` has one for each output, else q = 1."""
     _, sums, phi = forward(layers, u, alpha)

@@ -15,6 +15,9 @@ from unfit.nets import device, layers_of
 from unfit.target import Target
 
 TYPICAL_STD = 0.25  # of a centred image
+# Components have no scale. The protocol adds the mean image before it compares, and on faces that mean alone is
+# like many a face: a standard deviation well above that of centred images (0.1 to 0.3) keeps it from speaking.
+CANDIDATE_STD = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +37,21 @@ class Mixtures:
     def span(self) -> Span:
         return read_span(self.weight)
 
-    def facts(self) -> dict[str, Any]:
-        """What the spectrum says; every attack records it."""
+    @cached_property
+    def num_samples(self) -> int | None:
+        """The size of the training set, where the spectrum shows it."""
         num = visible_num_samples(self.span, self.weight, self.bias)
         if num is not None and self.conv is not None and self.bias is None:
-            num = self.span.rank  # maps of a convolution are not centred: no direction is lost
+            return self.span.rank  # maps of a convolution are not centred: no direction is lost
+        return num
+
+    def facts(self) -> dict[str, Any]:
+        """What the spectrum says; every attack records it."""
         return {
             "spectrum": self.span.values.tolist(),
             "noise_edge": self.span.edge,
             "rank": self.span.rank,
-            "estimated_num_samples": num,
+            "estimated_num_samples": self.num_samples,
         }
 
     def inputs(self, maps: Tensor) -> Tensor:
@@ -71,6 +79,11 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
 
 def _dense(layers: list[nn.Module]) -> list[tuple[Tensor, Tensor | None]]:
     return [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
+
+
+def rescale(x: Tensor, std: float) -> Tensor:
+    """Each candidate to this standard deviation."""
+    return std * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * (x.ndim - 1))
 
 
 def back_through(conv: nn.Conv2d, maps: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacks.ica import Contrast, edge_groups, separate
-from unfit.attacks.kkt import Layers, candidate_signals, choose_score, forward
-from unfit.attacks.mixtures import TYPICAL_STD, Mixtures
+from unfit.attacks.kkt import Layers, candidate_signals, choose_score, forward, predicted
+from unfit.attacks.mixtures import TYPICAL_STD, Mixtures, rescale
 from unfit.candidates import Part
 from unfit.progress import Report, quiet
 
@@ -71,7 +71,7 @@ class Change:
 
         The label is the net's own: it knows its training samples. With one output only the sign depends on it.
         """
-        label = forward(self.end, x, HARD)[2].argmax(1)
+        label = predicted(forward(self.end, x, HARD)[2])
         score = choose_score("auto", len(self.end[-1][0]))
         both = (candidate_signals(layers, x, label, score, HARD)[:, 0] for layers in (self.start, self.end))
         return level(sum((F.normalize(signal, dim=1) for signal in both), torch.zeros(())))
@@ -79,13 +79,21 @@ class Change:
 
 def read_change(mixtures: Mixtures) -> Change | None:
     """None where nothing can be proven: a convolution, no bias, or a spectrum without an end."""
-    start = mixtures.start
-    if mixtures.conv is not None or mixtures.bias is None or start is None or not mixtures.span.ends:
+    start, n = mixtures.start, mixtures.num_samples
+    if mixtures.conv is not None or mixtures.bias is None or start is None or n is None:
         return None
-    n = mixtures.facts()["estimated_num_samples"]
     rows = torch.cat([mixtures.weight, mixtures.bias[:, None]], 1).double()
     space = torch.linalg.eigh(rows @ rows.T)[1][:, -n:]
     return Change(rows, space, mixtures.shape, start, [mixtures.gates, *mixtures.later])
+
+
+def prove(mixtures: Mixtures, settings: PeelSettings, progress: Report = quiet) -> tuple[list[Part], bool]:
+    """What can be proven (one part or none), and whether that is every sample."""
+    change = read_change(mixtures)
+    part = None if change is None else peel(change, settings, progress)
+    if change is None or part is None:
+        return [], False
+    return [part], len(part.x) == change.n
 
 
 def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Part | None:
@@ -110,8 +118,7 @@ def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Pa
     pictures = pictures[agreement >= AGREE]
     if not len(pictures):
         return None
-    phi = forward(change.end, pictures, HARD)[2]
-    label = (phi[:, 0] > 0).long() if phi.shape[1] == 1 else phi.argmax(1)
+    label = predicted(forward(change.end, pictures, HARD)[2])
     sure = torch.ones(len(label))
     x = pictures.view(-1, *change.shape).cpu()
     return Part("peel: proven", x, label.cpu(), proven=sure.bool(), confidence=sure)
@@ -129,7 +136,7 @@ def loose_components(change: Change, known: Tensor, turn: int, settings: PeelSet
         edge_groups(right, change.shape), *CONTRASTS[turn % 3], settings.unmix_iterations, settings.seed + turn
     )
     x = mixing @ right
-    return TYPICAL_STD * x / x.std(1, keepdim=True).clamp_min(1e-12)
+    return rescale(x, TYPICAL_STD)
 
 
 def find_columns(change: Change, x: Tensor, iterations: int, space: Tensor | None = None) -> Tensor:
@@ -172,7 +179,7 @@ def proof_bar(change: Change, settings: PeelSettings) -> float:
     )
     space = torch.linalg.qr(space * change.space.norm(dim=1, keepdim=True))[0]
     x = (x @ change.rows[:, :-1]).float()
-    x = TYPICAL_STD * x / x.std(1, keepdim=True)
+    x = rescale(x, TYPICAL_STD)
     zeros = num_zeros(find_columns(change, x, settings.column_iterations, space)).float()
     return float(zeros.max() + 8 * zeros.std())
 

@@ -19,6 +19,7 @@ from unfit.attacks.kkt import (
     check_layers,
     choose_score,
     forward,
+    predicted,
     stationarity,
     weigh,
 )
@@ -154,11 +155,11 @@ def fast_parts(
     target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
 ) -> Iterator[Part]:
     """The candidates of each snapshot as it is taken, and after the first run the components of unmixing."""
-    for part in kkt_parts(target, mixtures, settings, progress):
-        yield part
-        if part.name.endswith(f"run 1, iteration {settings.iterations}") and can_unmix(target, mixtures):
-            progress(1 / (settings.runs + 1), "spectral components")
-            yield from components(mixtures, UnmixSettings(seed=settings.seed))
+    yield from kkt_parts(target, mixtures, settings, range(1), progress)
+    if can_unmix(target, mixtures):
+        progress(1 / (settings.runs + 1), "spectral components")
+        yield from components(mixtures, UnmixSettings(seed=settings.seed))
+    yield from kkt_parts(target, mixtures, settings, range(1, settings.runs), progress)
 
 
 def can_unmix(target: Target, mixtures: Mixtures) -> bool:
@@ -167,18 +168,19 @@ def can_unmix(target: Target, mixtures: Mixtures) -> bool:
 
 
 def kkt_parts(
-    target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet
+    target: Target, mixtures: Mixtures, settings: FastSettings, runs: range, progress: Report = quiet
 ) -> Iterator[Part]:
-    """The candidates of each snapshot as it is taken; where inputs have few values, where kinks meet."""
+    """The candidates of each snapshot of these runs; where inputs have few values, where kinks meet instead."""
     score = choose_score(settings.score, target.architecture.num_outputs)
     rank = mixtures.span.rank
     if mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None:
-        yield _from_kinks(mixtures, settings)
+        if 0 in runs:
+            yield _from_kinks(mixtures, settings)
         return
     m = count(settings.num_candidates, rank, score, target.architecture.num_outputs)
     if rank < 2:
         return
-    for run in range(settings.runs):
+    for run in runs:
         progress(run / (settings.runs + 1), f"run {run + 1} of {settings.runs}, {m} candidates")
         for iteration, maps, label, multiplier in alternate(mixtures, score, m, settings, run):
             name = f"kkt: run {run + 1}, iteration {iteration}"
@@ -262,7 +264,7 @@ def _from_kinks(mixtures: Mixtures, settings: FastSettings) -> Part:
     assert mixtures.bias is not None
     x = meeting_points(*mixtures.gates, settings.num_candidates or 100, settings.seed)  # type: ignore[arg-type]
     layers: Layers = [mixtures.gates, *mixtures.later]
-    label = (forward(layers, x, settings.alpha)[2][:, 0] > 0).long()
+    label = predicted(forward(layers, x, settings.alpha)[2])
     signals = candidate_signals(layers, x, label, "binary", 2 * settings.alpha)[:, 0]
     multiplier = exact_multipliers(signals, x, mixtures.weight, mixtures.bias)
     kept = large(multiplier)

@@ -12,18 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from unfit.attacks.ica import Contrast, edge_groups, separate
-from unfit.attacks.mixtures import Mixtures, read_mixtures
-from unfit.attacks.peel import PeelSettings, peel, read_change
+from unfit.attacks.mixtures import CANDIDATE_STD, Mixtures, read_mixtures, rescale
+from unfit.attacks.peel import PeelSettings, prove
 from unfit.candidates import Candidates, Part, describe, pool
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
-# Components have no scale. The protocol adds the mean image before it compares, and on faces that mean alone is
-# like many a face: a standard deviation well above that of centred images (0.1 to 0.3) keeps it from speaking.
-CANDIDATE_STD = 1.0
 POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
 
 
@@ -63,11 +59,9 @@ def unmix(
 
 def unmixed(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
     """What can be proven, then the independent components, unless every sample is proven."""
-    change = read_change(mixtures)
-    proven = peel(change, PeelSettings(seed=settings.seed), progress) if change else None
-    if proven is not None:
-        yield proven
-    if change is None or proven is None or len(proven.x) < change.n:
+    proven, all_proven = prove(mixtures, PeelSettings(seed=settings.seed), progress)
+    yield from proven
+    if not all_proven:
         yield from components(mixtures, settings, progress)
 
 
@@ -83,15 +77,10 @@ def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = q
         groups = edge_groups(span.right[:rank], mixtures.shape)
         mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
         maps = mixing @ span.right[:rank]
-        yield Part(f"unmix: {name}", rescale(mixtures.inputs(torch.cat([maps, -maps]))).cpu())
+        yield Part(f"unmix: {name}", rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu())
 
 
 def tellable(shape: tuple[int, ...]) -> int:
     """How many sources the edges of such images can tell apart."""
     positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
     return max(2, positions // POSITIONS_PER_SOURCE)
-
-
-def rescale(x: Tensor) -> Tensor:
-    """Each candidate to the standard deviation CANDIDATE_STD."""
-    return CANDIDATE_STD * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * (x.ndim - 1))

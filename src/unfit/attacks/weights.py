@@ -7,8 +7,7 @@ import time
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacks.mixtures import read_mixtures
-from unfit.attacks.unmix import rescale
+from unfit.attacks.mixtures import CANDIDATE_STD, read_mixtures, rescale
 from unfit.candidates import Candidates, Part, describe, pool
 from unfit.target import Target
 
@@ -22,6 +21,6 @@ def weights(target: Target, base: Target | None = None) -> Candidates:
     rows = target.weights["layer1.weight"] - (base.weights["layer1.weight"] if base else 0)
     shape = target.architecture.input_shape
     x = F.interpolate(rows, size=shape[1:]) if target.architecture.conv else rows.view(-1, *shape)
-    x = rescale(torch.cat([x, -x]))
+    x = rescale(torch.cat([x, -x]), CANDIDATE_STD)
     facts = read_mixtures(target, base).facts() | {"status": "finished", "seconds": time.perf_counter() - began}
     return pool([Part("weights of the first layer", x)], describe("weights", base=base is not None), facts)
