@@ -21,6 +21,8 @@ bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/results.py "$(DATA)"
 	$(BIN)/python benchmarks/kkt.py "$(DATA)"
 	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
+	$(BIN)/python benchmarks/wider.py "$(DATA)"
+	$(BIN)/python benchmarks/reliability.py "$(DATA)"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
