@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage.metrics import structural_similarity
 
-from unfit.match import calibrate, chance, match, nearest, normalise, squared_distances, ssim, ssim_map, stretch
+from unfit.calibration import calibrate, chance
+from unfit.match import (
+    _distances_to,
+    match,
+    nearest,
+    ssim,
+    ssim_map,
+    stretch,
+)
 from unfit.samples import Samples
 from unfit.sources import read_source
 
@@ -59,7 +67,7 @@ def test_windows_differ() -> None:
 
 def test_normalised_distance_is_the_correlation() -> None:
     a, b = torch.randn(4, 50, dtype=torch.float64), torch.randn(5, 50, dtype=torch.float64)
-    distance = squared_distances(normalise(a), normalise(b))
+    distance = _distances_to(b, normalised=True)(a)
     correlation = torch.tensor(np.corrcoef(a.numpy(), b.numpy())[:4, 4:])
     assert torch.allclose(distance, 2 * 49 * (1 - correlation))
 

@@ -8,89 +8,41 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacks import Method, Score, Solver, attack
+from unfit.calibration import calibrate, chance, interval
 from unfit.candidates import Candidates
 from unfit.errors import UnfitError, UsageError
 from unfit.files import read_json, write_json
-from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, calibrate, chance, match, nearest, normalise
+from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, l2, match, ncc, nearest, psnr
 from unfit.nets import margin, outputs
 from unfit.progress import Report, quiet
+from unfit.record import (
+    SCHEMA_VERSION,
+    Hashes,
+    Point,
+    Policy,
+    Rate,
+    Record,
+    SampleRecord,
+    Similarity,
+    TargetRecord,
+    Verdict,
+)
 from unfit.samples import Samples
 from unfit.target import Target
+from unfit.verdict import EXIT_CODES, Effort, decide
 
-SCHEMA_VERSION = 1
 SAME = 0.9  # correlation above which a proven candidate is taken to be this sample
-SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
-Verdict = Literal["pass", "leak", "inconclusive"]
-EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-
-
-class SampleRecord(Strict):
-    """One training sample. `output` is Φ, or with several outputs the margin Φ_y − max_{j≠y} Φ_j."""
-
-    index: int
-    label: int
-    output: float
-    similarity: float
-    recovered: bool
-    proven: bool  # the nearest candidate has a certificate, and its correlation with the sample is above 0.9
-
-
-class Similarity(Strict):
-    name: Literal["ssim", "relative error"]
-    window: int | None
-    vote: float
-
-
-class TargetRecord(Strict):
-    sha256: str
-    architecture: str
-    num_parameters: int
-
-
-class Record(Strict):
-    """`audit.json`."""
-
-    schema_version: int
-    verdict: Verdict
-    reasons: list[str]
-    num_samples: int
-    num_unseen: int
-    num_candidates: int
-    num_good: int
-    num_good_unseen: int
-    num_recovered: int
-    num_recovered_unseen: int
-    num_recovered_high: int
-    num_proven: int
-    estimated_num_samples: int | None
-    similarity: Similarity
-    threshold: float
-    fpr: float
-    p_value: float
-    rank: int
-    noise_edge: float
-    seconds: dict[str, float]
-    attack: dict[str, Any]
-    target: TargetRecord
-    data: str
-    class_names: list[str]
-    versions: dict[str, str]
-    machine: dict[str, str | int]
-    samples: list[SampleRecord]
+RATES = (0.01, 0.001)  # false-positive rates that are reported where there are unseen samples enough
+MOST_POINTS = 12  # of the curve over time …
+MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,16 +86,17 @@ def audit(
     budget: float | None = None,
     seed: int = 0,
     window: int = 11,
-    fpr: float = 0.01,
+    policy: Policy | None = None,
     data: str = "",
     progress: Report = quiet,
 ) -> Audit:
     """Which of the private samples do the weights give away?
 
-    `private` is what the target was trained on, `unseen` as many samples of the same kind that it never saw:
-    the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
+    `private` is what the target was trained on, `unseen` at least as many samples of the same kind that it never
+    saw: the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
     """
-    _check(target, private, unseen, fpr, window)
+    policy = policy or Policy()
+    _check(target, private, unseen, window)
     began = time.perf_counter()
     candidates = attack(
         target,
@@ -157,19 +110,74 @@ def audit(
         budget=budget,
     )
     attacked = time.perf_counter()
-    mean = private.mean
-    vote = CONV_VOTE if target.architecture.conv else VOTE
-    matches = match(candidates.x, private, mean, window, vote)
-    control = match(candidates.x, unseen, mean, window, vote)
+    mean, vote = private.mean, CONV_VOTE if target.architecture.conv else VOTE
+    times, stage = stages(candidates, max(len(private), len(unseen)))
+    matches, control = (match(candidates.x, each, mean, window, vote, stage) for each in (private, unseen))
     seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
     outs = [_outputs(target, samples.centred(mean)) for samples in (private, unseen)]
-    record = _record(target, private, candidates, matches, control, outs[0], (window, vote, fpr, data, seconds))
-    closest = nearest(matches.centred, unseen.x - mean)
+    threshold = calibrate(control.similarity, policy.fpr)
+    num_recovered = int((matches.similarity > threshold).sum())
+    p_value = chance(num_recovered, len(private), len(unseen), policy.fpr)
+    samples = _samples(private, candidates, matches, outs[0], threshold)
+    verdict, reasons = decide(
+        num_recovered,
+        sum(sample.proven for sample in samples),
+        len(private),
+        len(unseen),
+        _effort(candidates, seconds["attack"]),
+        policy,
+    )
+    record = Record(
+        schema_version=SCHEMA_VERSION,
+        verdict=verdict,
+        reasons=reasons,
+        policy=policy,
+        num_samples=len(private),
+        num_unseen=len(unseen),
+        num_candidates=len(candidates),
+        num_good=int((matches.similarity > GOOD).sum()),
+        num_good_unseen=int((control.similarity > GOOD).sum()),
+        num_recovered=num_recovered,
+        num_recovered_unseen=int((control.similarity > threshold).sum()),
+        recovered_interval=interval(num_recovered, len(private)),
+        num_recovered_high=int((matches.similarity > HIGH).sum()),
+        num_assigned=int((matches.assigned > calibrate(control.assigned, policy.fpr)).sum()),
+        num_proven=int(candidates.proven.sum()),
+        estimated_num_samples=candidates.facts["estimated_num_samples"],
+        similarity=Similarity(name="ssim", window=window, vote=vote)
+        if private.is_image
+        else Similarity(name="relative error", window=None, vote=vote),
+        threshold=threshold,
+        fpr=policy.fpr,
+        p_value=p_value,
+        rates=[_rate(matches, control, fpr) for fpr in RATES if fpr * len(unseen) >= 1],
+        over_time=_over_time(times, stage, matches, control, policy.fpr),
+        controls=[],
+        baselines=[],
+        rank=candidates.facts["rank"],
+        noise_edge=candidates.facts["noise_edge"],
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        attack=candidates.attack,
+        target=TargetRecord(
+            sha256=target.sha256,
+            architecture=str(target.architecture),
+            num_parameters=target.architecture.num_parameters,
+        ),
+        hashes=Hashes(private=private.sha256, unseen=unseen.sha256, base=base.sha256 if base else None),
+        data=data,
+        class_names=list(private.class_names),
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in ("unfit", "torch", "numpy", "scipy")},
+        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
+        repeat=None,
+        redacted=False,
+        samples=samples,
+    )
     arrays = {
         "original": private.x,
         "reconstruction": matches.shown,
         "unseen": unseen.x,
-        "nearest_unseen": closest,
+        "nearest_unseen": nearest(matches.centred, unseen.x - mean),
         "similarity": matches.similarity,
         "unseen_similarity": control.similarity,
         "output": outs[0],
@@ -179,7 +187,7 @@ def audit(
     return Audit(record, arrays)
 
 
-def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window: int) -> None:
+def _check(target: Target, private: Samples, unseen: Samples, window: int) -> None:
     shape = target.architecture.input_shape
     classes = max(target.architecture.num_outputs, 2)
     problems = [
@@ -193,8 +201,6 @@ def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window
         )
     if problems:
         raise UnfitError("; ".join(problems))
-    if not 0 < fpr < 1:
-        raise UsageError(f"fpr must be between 0 and 1, not {fpr}")
     if private.is_image and min(shape[1:]) <= window // 2:
         raise UsageError(f"images of {shape[2]}×{shape[1]} are too small for an SSIM window of {window}: use 3")
     if window not in WINDOWS:
@@ -206,92 +212,59 @@ def _outputs(target: Target, samples: Samples) -> Tensor:
     return phi[:, 0] if phi.shape[1] == 1 else margin(phi, samples.y)
 
 
-def _record(
-    target: Target,
-    private: Samples,
-    candidates: Candidates,
-    matches: Matches,
-    control: Matches,
-    output: Tensor,
-    settings: tuple[int, float, float, str, dict[str, float]],
-) -> Record:
-    window, vote, fpr, data, seconds = settings
-    threshold = calibrate(control.similarity, fpr)
-    recovered = matches.similarity > threshold
-    n, num_unseen, num_recovered = len(private), len(control.similarity), int(recovered.sum())
-    p_value = chance(num_recovered, n, num_unseen, fpr)
-    verdict, reasons = decide(num_recovered, n, num_unseen, fpr, len(candidates))
-    proven = _proven(candidates, private, matches)
-    columns = (private.indices, private.y, output, matches.similarity, recovered, proven)
-    return Record(
-        schema_version=SCHEMA_VERSION,
-        verdict=verdict,
-        reasons=reasons,
-        num_samples=n,
-        num_unseen=num_unseen,
-        num_candidates=len(candidates),
-        num_good=int((matches.similarity > GOOD).sum()),
-        num_good_unseen=int((control.similarity > GOOD).sum()),
-        num_recovered=num_recovered,
-        num_recovered_unseen=int((control.similarity > threshold).sum()),
-        num_recovered_high=int((matches.similarity > HIGH).sum()),
-        num_proven=int(candidates.proven.sum()),
-        estimated_num_samples=candidates.facts["estimated_num_samples"],
-        similarity=Similarity(name="ssim", window=window, vote=vote)
-        if private.is_image
-        else Similarity(name="relative error", window=None, vote=vote),
-        threshold=threshold,
-        fpr=fpr,
-        p_value=p_value,
-        rank=candidates.facts["rank"],
-        noise_edge=candidates.facts["noise_edge"],
-        seconds={stage: round(value, 3) for stage, value in seconds.items()},
-        attack=candidates.attack,
-        target=TargetRecord(
-            sha256=target.sha256,
-            architecture=str(target.architecture),
-            num_parameters=target.architecture.num_parameters,
-        ),
-        data=data,
-        class_names=list(private.class_names),
-        versions={"python": platform.python_version()}
-        | {name: version(name) for name in ("unfit", "torch", "numpy", "scipy")},
-        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
-        samples=[
-            SampleRecord(index=i, label=y, output=o, similarity=s, recovered=r, proven=p)
-            for i, y, o, s, r, p in zip(*(column.tolist() for column in columns), strict=True)
-        ],
-    )
+def stages(candidates: Candidates, n: int) -> tuple[list[float], Tensor]:
+    """The times of the curve over time, and for each candidate the first of them at which it was there."""
+    finished = torch.tensor(candidates.facts["finished"], dtype=torch.float64)[candidates.origin]
+    times = finished.unique()
+    num = min(len(times), MOST_POINTS, max(1, MOST_PAIRS // max(1, len(candidates) * n)))
+    kept = times[torch.arange(1, num + 1) * len(times) // max(1, num) - 1]  # the last one always
+    return kept.tolist(), torch.searchsorted(kept, finished)
+
+
+def _over_time(times: list[float], stage: Tensor, matches: Matches, control: Matches, fpr: float) -> list[Point]:
+    points = []
+    for i, (seconds, own, unseen) in enumerate(zip(times, matches.over_time, control.over_time, strict=True)):
+        threshold = calibrate(unseen, fpr)
+        counts = (int((stage <= i).sum()), int((own > threshold).sum()), int((unseen > threshold).sum()))
+        names = ("num_candidates", "num_recovered", "num_recovered_unseen")
+        points.append(Point(seconds=round(seconds, 3), **dict(zip(names, counts, strict=True))))
+    return points
+
+
+def _rate(matches: Matches, control: Matches, fpr: float) -> Rate:
+    threshold, n = calibrate(control.similarity, fpr), len(matches.similarity)
+    num = int((matches.similarity > threshold).sum())
+    return Rate(fpr=fpr, threshold=threshold, num_recovered=num, tpr=num / n, interval=interval(num, n))
+
+
+def _effort(candidates: Candidates, seconds: float) -> Effort:
+    facts = candidates.facts
+    return Effort(candidates.attack["method"], facts["status"], seconds, len(candidates), facts["rank"])
+
+
+def _samples(
+    private: Samples, candidates: Candidates, matches: Matches, output: Tensor, threshold: float
+) -> list[SampleRecord]:
+    pair = (matches.shown, private.x)
+    columns = {
+        "index": private.indices,
+        "label": private.y,
+        "output": output,
+        "similarity": matches.similarity,
+        "assigned": matches.assigned,
+        "ncc": ncc(*pair),
+        "l2": l2(*pair),
+        "recovered": matches.similarity > threshold,
+        "proven": _proven(candidates, private, matches),
+    }
+    decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
+    rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
+    return [SampleRecord(psnr=p, **dict(zip(columns, row, strict=True))) for p, *row in rows]
 
 
 def _proven(candidates: Candidates, private: Samples, matches: Matches) -> Tensor:
     """Whose nearest candidate has a certificate and is clearly this sample, not merely the nearest to it."""
     if not candidates.proven.any():
         return torch.zeros(len(private), dtype=torch.bool)
-    near = candidates.x[matches.nearest].flatten(1)
-    correlation = F.cosine_similarity(normalise(near), normalise((private.x - private.mean).flatten(1)))
+    correlation = ncc(candidates.x[matches.nearest], private.x - private.mean)
     return candidates.proven[matches.nearest] & (correlation > SAME)
-
-
-def decide(
-    num_recovered: int, n: int, num_unseen: int, fpr: float, num_candidates: int
-) -> tuple[Verdict, list[str]]:
-    """The verdict and why. Where the attack had nothing to work on, or could prove nothing, it is never `pass`."""
-    p_value = chance(num_recovered, n, num_unseen, fpr)
-    count = f"{num_recovered} of {n} training samples are recovered"
-    if not num_candidates:
-        return "inconclusive", [
-            "the first layer shows nothing above its noise, so this attack had nothing to work on"
-        ]
-    if num_recovered and p_value < SIGNIFICANT:
-        return "leak", [f"{count}; chance alone would give that many {_odds(p_value)}"]
-    if chance(n, n, num_unseen, fpr) >= SIGNIFICANT:
-        return "inconclusive", [f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance"]
-    return "pass", [f"{count}; chance alone would give that many {_odds(p_value)}; another attack may find more"]
-
-
-def _odds(p_value: float) -> str:
-    """In words that need no statistics."""
-    if p_value < 1e-6:
-        return "less than once in a million audits"
-    return "in most audits" if p_value > 0.5 else f"about once in {round(1 / p_value):,} audits"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unfit.attacks import Method, Score, Solver
 from unfit.audit import Audit, audit
-from unfit.errors import UnfitError
+from unfit.errors import UnfitError, UsageError
 from unfit.files import read_as, write_json
 from unfit.fit import Fit, FitSettings, fit
 from unfit.nets import parse_architecture
@@ -88,9 +88,22 @@ def private_set(
     return source, private
 
 
-def unseen_set(source: Source, private: Samples, other: str | None, classes: str | None, seed: int) -> Samples:
-    """As many samples the model never saw, balanced: of the same source, or of another if one is named."""
-    n = len(private) - len(private) % private.num_classes
+def unseen_set(
+    source: Source,
+    private: Samples,
+    other: str | None,
+    classes: str | None,
+    seed: int,
+    num_unseen: int | None = None,
+) -> Samples:
+    """Samples the model never saw, balanced: of the same source, or of another if one is named.
+
+    As many as it was trained on, or `num_unseen`; fewer where there are no more.
+    """
+    if num_unseen is not None and num_unseen < private.num_classes:
+        raise UsageError(f"{num_unseen} unseen samples are fewer than the {private.num_classes} classes")
+    n = num_unseen or len(private)
+    n -= n % private.num_classes
     if other is None:
         return draw_unseen(source, private, n, seed)
     part = read_source(other, classes or source.classes).train
@@ -103,6 +116,7 @@ def audit_run(
     data: str | None = None,
     members: Path | None = None,
     unseen: str | None = None,
+    num_unseen: int | None = None,
     classes: str | None = None,
     method: Method = "auto",
     base: Path | None = None,
@@ -117,7 +131,7 @@ def audit_run(
     """Audit a run folder, or a bare checkpoint whose data are named."""
     target = load_target(path)
     source, private = private_set(path, data, members, classes)
-    control = unseen_set(source, private, unseen, classes, seed)
+    control = unseen_set(source, private, unseen, classes, seed, num_unseen)
     start = load_base(base, target) if base else None
     return audit(
         target,
