@@ -8,19 +8,19 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypedDict
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unfit.attacks import Method, Score, Solver, attack
 from unfit.calibration import calibrate, chance, interval
-from unfit.candidates import Candidates
-from unfit.errors import UnfitError, UsageError
-from unfit.files import read_json, write_json
-from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, l2, match, ncc, nearest, psnr
+from unfit.candidates import Candidates, Part, pool
+from unfit.errors import NotApplicableError, UnfitError, UsageError
+from unfit.files import read_as, read_json, write_json
+from unfit.match import GOOD, HIGH, WINDOWS, Matches, l2, match, ncc, nearest, psnr, vote_factor
 from unfit.nets import margin, outputs
 from unfit.progress import Report, quiet
 from unfit.record import (
@@ -68,9 +68,20 @@ class Audit:
 
 def load_audit(folder: Path) -> Audit:
     try:
-        return Audit(Record(**read_json(folder / "audit.json")), load_file(folder / "arrays.safetensors"))
-    except (ValidationError, SafetensorError, OSError) as error:
+        return Audit(load_record(folder / "audit.json"), load_file(folder / "arrays.safetensors"))
+    except (SafetensorError, OSError) as error:
         raise UnfitError(f"{folder}: not the folder of an audit: {error}") from error
+
+
+def load_record(path: Path) -> Record:
+    """An `audit.json`, of this version of the format."""
+    found = read_json(path).get("schema_version")
+    if isinstance(found, int) and found != SCHEMA_VERSION:
+        raise UnfitError(
+            f"{path}: schema_version {found}, this unfit reads {SCHEMA_VERSION}: make the audit again, "
+            f"or use an unfit {'older' if found < SCHEMA_VERSION else 'newer'} than {version('unfit')}"
+        )
+    return read_as(Record, path)
 
 
 def audit(
@@ -98,19 +109,10 @@ def audit(
     policy = policy or Policy()
     _check(target, private, unseen, window)
     began = time.perf_counter()
-    candidates = attack(
-        target,
-        method,
-        base,
-        seed,
-        progress,
-        solver=solver,
-        score=score,
-        num_candidates=num_candidates,
-        budget=budget,
-    )
+    options: Options = {"solver": solver, "score": score, "num_candidates": num_candidates, "budget": budget}
+    candidates = try_attack(target, method, base, seed, progress, options)
     attacked = time.perf_counter()
-    mean, vote = private.mean, CONV_VOTE if target.architecture.conv else VOTE
+    mean, vote = private.mean, vote_factor(target.architecture)
     times, stage = stages(candidates, max(len(private), len(unseen)))
     matches, control = (match(candidates.x, each, mean, window, vote, stage) for each in (private, unseen))
     seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
@@ -185,6 +187,28 @@ def audit(
         "spectrum": torch.tensor(candidates.facts["spectrum"], dtype=torch.float64),
     }
     return Audit(record, arrays)
+
+
+class Options(TypedDict):
+    """Of an attack."""
+
+    solver: Solver | None
+    score: Score | None
+    num_candidates: int | None
+    budget: float | None
+
+
+def try_attack(
+    target: Target, method: Method, base: Target | None, seed: int, progress: Report, options: Options
+) -> Candidates:
+    """The attack's candidates; none, and why, where it does not cover this net."""
+    try:
+        return attack(target, method, base, seed, progress, **options)
+    except NotApplicableError as error:
+        nothing = Part("not applicable", torch.zeros(0, *target.architecture.input_shape))
+        seen = {"spectrum": [], "noise_edge": 0.0, "rank": 0, "estimated_num_samples": None, "seconds": 0.0}
+        made: dict[str, Any] = {"method": method, "settings": {}, "seed": seed, "base": base is not None}
+        return pool([nothing], made, seen | {"status": f"not applicable: {error}"})
 
 
 def _check(target: Target, private: Samples, unseen: Samples, window: int) -> None:

@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.nets import Architecture
 from unfit.samples import Samples
 
 GOOD = 0.4  # the papers' threshold
@@ -27,6 +28,10 @@ SAMPLES_AT_ONCE = 500  # pictures compared in one go
 CANDIDATES_AT_ONCE = 10_000  # averaged in one go
 NEIGHBOURS = 32  # candidates that a sample may be assigned to: its nearest ones
 MIN_ERROR = 1e-10  # mean square; equal pictures have 100 dB, not infinitely many
+
+
+def vote_factor(architecture: Architecture) -> float:
+    return CONV_VOTE if architecture.conv else VOTE
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +97,12 @@ def _vote(distance: Tensor, values: Tensor, vote: float) -> Tensor:
     """For each sample (row of distances) the mean of all candidates within `vote` × the nearest distance."""
     chosen = distance <= vote * distance.amin(1, keepdim=True)
     total = values.new_zeros(len(distance), values.shape[1])
-    for columns in chosen.any(0).nonzero()[:, 0].split(CANDIDATES_AT_ONCE):
-        total += chosen[:, columns].to(values) @ values[columns]
+    blocks = zip(chosen.split(CANDIDATES_AT_ONCE, 1), values.split(CANDIDATES_AT_ONCE), strict=True)
+    for votes, block in blocks:
+        some = votes.any(0)
+        if 2 * some.sum() < len(some):  # copying these is cheaper than multiplying all others by 0
+            votes, block = votes[:, some], block[some]
+        total += votes.to(block) @ block
     return total / chosen.sum(1, keepdim=True)
 
 
