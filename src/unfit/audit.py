@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unfit.attacks import Method, Score, Solver, attack
+from unfit.attacks.mixtures import read_mixtures
 from unfit.calibration import calibrate, chance, interval
 from unfit.candidates import Candidates, Part, pool
 from unfit.errors import NotApplicableError, UnfitError, UsageError
@@ -206,9 +207,9 @@ def try_attack(
         return attack(target, method, base, seed, progress, **options)
     except NotApplicableError as error:
         nothing = Part("not applicable", torch.zeros(0, *target.architecture.input_shape))
-        seen = {"spectrum": [], "noise_edge": 0.0, "rank": 0, "estimated_num_samples": None, "seconds": 0.0}
         made: dict[str, Any] = {"method": method, "settings": {}, "seed": seed, "base": base is not None}
-        return pool([nothing], made, seen | {"status": f"not applicable: {error}"})
+        facts = read_mixtures(target, base).facts() | {"status": f"not applicable: {error}", "seconds": 0.0}
+        return pool([nothing], made, facts)
 
 
 def _check(target: Target, private: Samples, unseen: Samples, window: int) -> None:
