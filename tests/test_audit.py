@@ -69,7 +69,7 @@ def test_a_folder_that_is_no_audit_is_refused(face_run: Path, tmp_path: Path) ->
     with pytest.raises(UnfitError, match=r"audit\.json"):
         load_audit(face_run)
     (tmp_path / "audit.json").write_text('{"verdict": "fine"}')
-    with pytest.raises(UnfitError, match="not the folder of an audit"):
+    with pytest.raises(UnfitError, match="not an audit"):
         load_audit(tmp_path)
 
 
@@ -110,6 +110,13 @@ def test_shapes_and_classes_that_do_not_fit_are_all_named(face_run: Path) -> Non
     private = draw(digits, 20, 0)
     with pytest.raises(UnfitError, match=r"private samples have shape .* the unseen .* 10 classes"):
         audit(load_target(face_run), private, draw_unseen(digits, private, 20, 0))
+
+
+def test_unseen_samples_that_were_trained_on_are_refused(face_run: Path) -> None:
+    """They would set the threshold so high that nothing leaks."""
+    private = private_set(face_run, None, None, None)[1]
+    with pytest.raises(UnfitError, match="40 of 40 unseen samples are private ones"):
+        audit(load_target(face_run), private, private)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,9 @@ def load_audit(folder: Path) -> Audit:
 def load_record(path: Path) -> Record:
     """An `audit.json`, of this version of the format."""
     found = read_json(path).get("schema_version")
-    if isinstance(found, int) and found != SCHEMA_VERSION:
+    if not isinstance(found, int):
+        raise UnfitError(f"{path}: not an audit: it has no schema_version")
+    if found != SCHEMA_VERSION:
         raise UnfitError(
             f"{path}: schema_version {found}, this unfit reads {SCHEMA_VERSION}: make the audit again, "
             f"or use an unfit {'older' if found < SCHEMA_VERSION else 'newer'} than {version('unfit')}"
@@ -104,11 +106,11 @@ def audit(
 ) -> Audit:
     """Which of the private samples do the weights give away?
 
-    `private` is what the target was trained on, `unseen` at least as many samples of the same kind that it never
+    `private` is what the target was trained on, `unseen` as many or more samples of the same kind that it never
     saw: the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
     """
     policy = policy or Policy()
-    _check(target, private, unseen, window)
+    _check(target, private, unseen, policy.fpr, window)
     began = time.perf_counter()
     options: Options = {"solver": solver, "score": score, "num_candidates": num_candidates, "budget": budget}
     candidates = try_attack(target, method, base, seed, progress, options)
@@ -118,42 +120,25 @@ def audit(
     matches, control = (match(candidates.x, each, mean, window, vote, stage) for each in (private, unseen))
     seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
     outs = [_outputs(target, samples.centred(mean)) for samples in (private, unseen)]
-    threshold = calibrate(control.similarity, policy.fpr)
-    num_recovered = int((matches.similarity > threshold).sum())
-    p_value = chance(num_recovered, len(private), len(unseen), policy.fpr)
-    samples = _samples(private, candidates, matches, outs[0], threshold)
-    verdict, reasons = decide(
-        num_recovered,
-        sum(sample.proven for sample in samples),
-        len(private),
-        len(unseen),
-        _effort(candidates, seconds["attack"]),
-        policy,
-    )
+    counts = _counts(matches, control, policy.fpr)
+    samples = _samples(private, candidates, matches, outs[0], counts["threshold"])
+    num_proven = sum(sample.proven for sample in samples)
+    effort = _effort(candidates, seconds["attack"])
+    verdict, reasons = decide(counts["num_recovered"], num_proven, len(private), len(unseen), effort, policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
         reasons=reasons,
         policy=policy,
-        num_samples=len(private),
-        num_unseen=len(unseen),
         num_candidates=len(candidates),
-        num_good=int((matches.similarity > GOOD).sum()),
-        num_good_unseen=int((control.similarity > GOOD).sum()),
-        num_recovered=num_recovered,
-        num_recovered_unseen=int((control.similarity > threshold).sum()),
-        recovered_interval=interval(num_recovered, len(private)),
-        num_recovered_high=int((matches.similarity > HIGH).sum()),
-        num_assigned=int((matches.assigned > calibrate(control.assigned, policy.fpr)).sum()),
         num_proven=int(candidates.proven.sum()),
         estimated_num_samples=candidates.facts["estimated_num_samples"],
-        similarity=Similarity(name="ssim", window=window, vote=vote)
-        if private.is_image
-        else Similarity(name="relative error", window=None, vote=vote),
-        threshold=threshold,
-        fpr=policy.fpr,
-        p_value=p_value,
-        rates=[_rate(matches, control, fpr) for fpr in RATES if fpr * len(unseen) >= 1],
+        similarity=Similarity(
+            name="ssim" if private.is_image else "relative error",
+            window=window if private.is_image else None,
+            vote=vote,
+        ),
+        **counts,
         over_time=_over_time(times, stage, matches, control, policy.fpr),
         controls=[],
         baselines=[],
@@ -169,8 +154,7 @@ def audit(
         hashes=Hashes(private=private.sha256, unseen=unseen.sha256, base=base.sha256 if base else None),
         data=data,
         class_names=list(private.class_names),
-        versions={"python": platform.python_version()}
-        | {name: version(name) for name in ("unfit", "torch", "numpy", "scipy")},
+        versions=_versions(),
         machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
         repeat=None,
         redacted=False,
@@ -212,7 +196,7 @@ def try_attack(
         return pool([nothing], made, facts)
 
 
-def _check(target: Target, private: Samples, unseen: Samples, window: int) -> None:
+def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window: int) -> None:
     shape = target.architecture.input_shape
     classes = max(target.architecture.num_outputs, 2)
     problems = [
@@ -224,12 +208,20 @@ def _check(target: Target, private: Samples, unseen: Samples, window: int) -> No
         problems.append(
             f"the data have {private.num_classes} classes, the net tells {classes} apart (see --classes)"
         )
+    if (num := num_shared(private, unseen)) > fpr * len(unseen):  # they would raise the threshold and hide a leak
+        problems.append(f"{num} of {len(unseen)} unseen samples are private ones: name others with --unseen")
     if problems:
         raise UnfitError("; ".join(problems))
     if private.is_image and min(shape[1:]) <= window // 2:
         raise UsageError(f"images of {shape[2]}×{shape[1]} are too small for an SSIM window of {window}: use 3")
     if window not in WINDOWS:
         raise UsageError(f"unknown SSIM window {window}; choose one of: {', '.join(map(str, WINDOWS))}")
+
+
+def num_shared(private: Samples, unseen: Samples) -> int:
+    """How many unseen samples are exactly equal to a private one."""
+    known = {row.numpy().tobytes() for row in private.x}
+    return sum(row.numpy().tobytes() in known for row in unseen.x)
 
 
 def _outputs(target: Target, samples: Samples) -> Tensor:
@@ -256,10 +248,37 @@ def _over_time(times: list[float], stage: Tensor, matches: Matches, control: Mat
     return points
 
 
-def _rate(matches: Matches, control: Matches, fpr: float) -> Rate:
-    threshold, n = calibrate(control.similarity, fpr), len(matches.similarity)
-    num = int((matches.similarity > threshold).sum())
+def _counts(matches: Matches, control: Matches, fpr: float) -> dict[str, Any]:
+    """Fields of the record: how many are above which threshold, and how sure that is."""
+    own, unseen = matches.similarity, control.similarity
+    threshold = calibrate(unseen, fpr)
+    num_recovered = int((own > threshold).sum())
+    return {
+        "num_samples": len(own),
+        "num_unseen": len(unseen),
+        "num_good": int((own > GOOD).sum()),
+        "num_good_unseen": int((unseen > GOOD).sum()),
+        "num_recovered": num_recovered,
+        "num_recovered_unseen": int((unseen > threshold).sum()),
+        "recovered_interval": interval(num_recovered, len(own)),
+        "num_recovered_high": int((own > HIGH).sum()),
+        "num_assigned": int((matches.assigned > calibrate(control.assigned, fpr)).sum()),
+        "threshold": threshold,
+        "fpr": fpr,
+        "p_value": chance(num_recovered, len(own), len(unseen), fpr),
+        "rates": [_rate(own, unseen, each) for each in RATES if each * len(unseen) >= 1],
+    }
+
+
+def _rate(own: Tensor, unseen: Tensor, fpr: float) -> Rate:
+    threshold, n = calibrate(unseen, fpr), len(own)
+    num = int((own > threshold).sum())
     return Rate(fpr=fpr, threshold=threshold, num_recovered=num, tpr=num / n, interval=interval(num, n))
+
+
+def _versions() -> dict[str, str]:
+    packages = ("unfit", "torch", "numpy", "scipy")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
 
 
 def _effort(candidates: Candidates, seconds: float) -> Effort:
