@@ -132,6 +132,8 @@ def test_the_policy_is_read_from_the_command_line(run: Run, small_run: Path, tmp
         (("--fpr", 1.5), "--fpr"),
         (("--min-budget", "soon"), "--min-budget soon"),
         (("--min-budget", "0s"), "--min-budget"),
+        (("--min-budget", "inf"), "--min-budget inf"),
+        (("--budget", "infh"), "--budget infh"),
         (("--max-recovered", -1), "max-recovered"),
         (("--num-unseen", 1), "1 unseen samples"),
         (("--from", "audit.json"), "either a TARGET or --from"),
@@ -262,7 +264,7 @@ def test_audits_that_cannot_be_compared_are_refused(run: Run, face_page: Path, t
     code, _, error = run("diff", face_page / "audit.json", tmp_path / "new.json")
     assert code == 2
     assert all(word in error for word in ("private samples", "0.01 and 0.05", "window 3"))
-    code, printed, _ = run("diff", face_page / "audit.json", face_page / "audit.json")
+    code, printed, _ = run("diff", face_page / "audit.json", face_page)
     assert (code, printed.strip()) == (0, "nothing changed")
 
 

@@ -69,13 +69,14 @@ class Audit:
 
 def load_audit(folder: Path) -> Audit:
     try:
-        return Audit(load_record(folder / "audit.json"), load_file(folder / "arrays.safetensors"))
+        return Audit(load_record(folder), load_file(folder / "arrays.safetensors"))
     except (SafetensorError, OSError) as error:
         raise UnfitError(f"{folder}: not the folder of an audit: {error}") from error
 
 
 def load_record(path: Path) -> Record:
-    """An `audit.json`, of this version of the format."""
+    """An `audit.json`, or that of a folder, of this version of the format."""
+    path = path / "audit.json" if path.is_dir() else path
     found = read_json(path).get("schema_version")
     if not isinstance(found, int):
         raise UnfitError(f"{path}: not an audit: it has no schema_version")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -215,7 +216,7 @@ def audit(
     out_folder: Annotated[Path, typer.Option("--out", help="The audit's folder; must not exist yet.")],
     target: Annotated[Path | None, typer.Argument(metavar="TARGET", help=TARGET_HELP)] = None,
     repeat: Annotated[
-        Path | None, typer.Option("--from", help="An audit.json: repeat that audit instead of naming a TARGET.")
+        Path | None, typer.Option("--from", help="An audit.json or its folder: repeat that audit.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="What it was trained on; a run folder knows.")] = None,
     members: Annotated[
@@ -304,8 +305,8 @@ def audit(
 
 @app.command()
 def diff(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="The audit.json of the last release.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The audit.json of this one.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The last release's audit.json, or its folder.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="That of this one.")],
 ) -> int:
     """What changed between two audits of the same samples. Exit code 1 if something got worse, else 0."""
     difference = compare(load_record(old), load_record(new))
@@ -335,9 +336,12 @@ def _seconds(text: str | None, option: str = "--budget") -> float | None:
         return None
     number, unit = (text[:-1], text[-1]) if text[-1:] in tuple("smh") else (text, "s")
     try:
-        return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: give a time like 60s, 10m or 1h") from error
+        seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise UsageError(f"{option} {text}: give a time like 60s, 10m or 1h")
+    return seconds
 
 
 def _init(text: str) -> float | None:
