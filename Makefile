@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench schema
 
 demo: $(READY)  ## train a face detector, take its training faces back, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -23,6 +23,10 @@ bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
 	$(BIN)/python benchmarks/wider.py "$(DATA)"
 	$(BIN)/python benchmarks/reliability.py "$(DATA)"
+	$(BIN)/python benchmarks/match.py
+
+schema: $(READY)  ## docs/audit.schema.json, from the code
+	$(BIN)/python -c 'from unfit.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

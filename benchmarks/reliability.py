@@ -7,6 +7,7 @@ never trained, and for each target samples it never saw. FOLDER holds cifar-10-b
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -128,10 +129,7 @@ def picture(found: list[Judged], names: list[str]) -> None:
     axes = figure.add_subplot(xlabel="confidence", ylabel="share that is true", xlim=(0, 1.02), ylim=(0, 1.02))
     axes.plot([0, 1], [0, 1], color="#868e96", lw=1, ls="--")
     for every, name in zip(found, names, strict=True):
-        inside = [
-            (every.confidence > low) & (every.confidence <= high)
-            for low, high in zip(EDGES, EDGES[1:], strict=False)
-        ]
+        inside = [(every.confidence > low) & (every.confidence <= high) for low, high in itertools.pairwise(EDGES)]
         points = [(every.confidence[i].mean(), every.true[i].float().mean()) for i in inside if i.sum() >= 5]
         axes.plot(*zip(*points, strict=True), "o-", ms=4, label=name)
     axes.legend(frameon=False, loc="upper left")

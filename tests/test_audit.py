@@ -19,10 +19,11 @@ from unfit import (
     load_target,
     read_source,
 )
-from unfit.audit import decide
 from unfit.errors import UnfitError
 from unfit.nets import initialise
+from unfit.record import Policy
 from unfit.runs import audit_run, private_set, unseen_set
+from unfit.verdict import Effort, decide
 
 
 def test_the_face_detector_gives_its_faces_back_and_nothing_else(face_audit: Audit) -> None:
@@ -54,7 +55,8 @@ def test_the_contract_of_audit_json(face_page: Path) -> None:
     assert set(promised.split()) <= content.keys()
     assert {"method", "settings", "seed"} <= content["attack"].keys()
     assert {"sha256", "architecture"} <= content["target"].keys()
-    assert {"index", "label", "output", "similarity", "recovered", "proven"} == content["samples"][0].keys()
+    sample = "index label output similarity assigned ncc psnr l2 recovered proven"
+    assert set(sample.split()) == content["samples"][0].keys()
 
 
 def test_an_audit_survives_saving(face_audit: Audit, face_page: Path) -> None:
@@ -67,7 +69,7 @@ def test_a_folder_that_is_no_audit_is_refused(face_run: Path, tmp_path: Path) ->
     with pytest.raises(UnfitError, match=r"audit\.json"):
         load_audit(face_run)
     (tmp_path / "audit.json").write_text('{"verdict": "fine"}')
-    with pytest.raises(UnfitError, match="not the folder of an audit"):
+    with pytest.raises(UnfitError, match="not an audit"):
         load_audit(tmp_path)
 
 
@@ -110,6 +112,13 @@ def test_shapes_and_classes_that_do_not_fit_are_all_named(face_run: Path) -> Non
         audit(load_target(face_run), private, draw_unseen(digits, private, 20, 0))
 
 
+def test_unseen_samples_that_were_trained_on_are_refused(face_run: Path) -> None:
+    """They would set the threshold so high that nothing leaks."""
+    private = private_set(face_run, None, None, None)[1]
+    with pytest.raises(UnfitError, match="40 of 40 unseen samples are private ones"):
+        audit(load_target(face_run), private, private)
+
+
 @pytest.mark.parametrize(
     ("recovered", "n", "candidates", "verdict"),
     [
@@ -121,7 +130,8 @@ def test_shapes_and_classes_that_do_not_fit_are_all_named(face_run: Path) -> Non
     ],
 )
 def test_verdicts(recovered: int, n: int, candidates: int, verdict: str) -> None:
-    assert decide(recovered, n, n, 0.01, candidates)[0] == verdict
+    effort = Effort("auto", "finished", 10.0, candidates, rank=9)
+    assert decide(recovered, 0, n, n, effort, Policy())[0] == verdict
 
 
 def test_a_source_that_changed_since_training_is_refused(face_run: Path, tmp_path: Path) -> None:

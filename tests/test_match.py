@@ -1,15 +1,31 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from skimage.metrics import structural_similarity
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import beta
+from skimage.filters import gaussian as gaussian_filter
+from skimage.metrics import _structural_similarity, peak_signal_noise_ratio, structural_similarity
 
-from unfit.match import calibrate, chance, match, nearest, normalise, squared_distances, ssim, ssim_map, stretch
+from unfit.calibration import calibrate, chance, interval, roc
+from unfit.match import (
+    _distances_to,
+    assign,
+    l2,
+    match,
+    ncc,
+    nearest,
+    psnr,
+    ssim,
+    ssim_map,
+    stretch,
+)
 from unfit.samples import Samples
 from unfit.sources import read_source
 
@@ -24,14 +40,23 @@ def digits_like(n: int, shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
     return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("window", [3, 7, 11])
 @pytest.mark.parametrize("shape", [(1, 25, 25), (3, 32, 32), (1, 28, 40)])
-def test_ssim_equals_scikit_images_inside_the_border(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-6)])
+def test_ssim_equals_scikit_images_inside_the_border(
+    shape: tuple[int, ...], window: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scikit-image cuts its Gaussian off at 3.5 σ: window 11. For the others it is told to do so earlier."""
+    narrow = partial(gaussian_filter, truncate=window // 2 / 1.5)
+    monkeypatch.setattr(_structural_similarity, "gaussian", lambda x, truncate, **kw: narrow(x, **kw))
     a, b = digits_like(3, shape), 0.7 * digits_like(3, shape) + 0.3 * digits_like(3, shape, 1)
-    ours = ssim_map(a, b, 11)[..., 5:-5, 5:-5].mean((1, 2, 3))
+    r = window // 2
+    ours = ssim_map(a.to(dtype), b.to(dtype), window)[..., r:-r, r:-r].mean((1, 2, 3))
     theirs = [
         structural_similarity(
             x.numpy(),
             y.numpy(),
+            win_size=window,
             channel_axis=0,
             gaussian_weights=True,
             sigma=1.5,
@@ -40,7 +65,7 @@ def test_ssim_equals_scikit_images_inside_the_border(shape: tuple[int, ...]) -> 
         )
         for x, y in zip(a, b, strict=True)
     ]
-    assert ours.tolist() == pytest.approx(theirs, abs=1e-9)
+    assert ours.tolist() == pytest.approx(theirs, abs=tolerance)
 
 
 @pytest.mark.parametrize("window", [3, 7, 11])
@@ -59,7 +84,7 @@ def test_windows_differ() -> None:
 
 def test_normalised_distance_is_the_correlation() -> None:
     a, b = torch.randn(4, 50, dtype=torch.float64), torch.randn(5, 50, dtype=torch.float64)
-    distance = squared_distances(normalise(a), normalise(b))
+    distance = _distances_to(b, normalised=True)(a)
     correlation = torch.tensor(np.corrcoef(a.numpy(), b.numpy())[:4, 4:])
     assert torch.allclose(distance, 2 * 49 * (1 - correlation))
 
@@ -92,6 +117,57 @@ def test_order_of_candidates_and_chunks_change_nothing(monkeypatch: pytest.Monke
     assert torch.allclose(match(candidates, samples, samples.mean).similarity, whole.similarity, atol=1e-5)
 
 
+def test_other_similarities_equal_the_libraries() -> None:
+    a, b = digits_like(4, (3, 9, 9)), digits_like(4, (3, 9, 9), 1)
+    theirs = [peak_signal_noise_ratio(y.numpy(), x.numpy(), data_range=1) for x, y in zip(a, b, strict=True)]
+    assert psnr(a, b).tolist() == pytest.approx(theirs)
+    assert psnr(a, a).tolist() == [100] * 4
+    correlation = [np.corrcoef(x.flatten(), y.flatten())[0, 1] for x, y in zip(a, b, strict=True)]
+    assert ncc(a, b).tolist() == pytest.approx(correlation)
+    assert l2(a, b).tolist() == pytest.approx([float((x - y).norm()) for x, y in zip(a, b, strict=True)])
+    assert ncc(torch.ones(1, 243), b[:1]).tolist() == [0]
+
+
+@pytest.mark.parametrize(("n", "m"), [(7, 30), (12, 12), (9, 4)])
+def test_assignment_is_scipys_where_all_candidates_are_near(n: int, m: int) -> None:
+    cost = digits_like(n, (m,))
+    taken = assign(*cost.topk(m, largest=False))
+    rows, columns = linear_sum_assignment(cost)
+    assert taken[rows].tolist() == columns.tolist()
+    assert (taken < 0).sum() == max(0, n - m)
+
+
+def test_samples_that_share_a_candidate_are_assigned_it_once() -> None:
+    samples = faces(0, 1, 2, 120)
+    x = samples.x - samples.mean
+    found = match(x[:1], samples, samples.mean)
+    assert (found.assigned > 0).sum() == 1
+    assert found.assigned[0] == found.similarity[0]
+    both = match(torch.cat([x[:1], x[1:2]]), samples, samples.mean, vote=1.0)
+    assert both.assigned[:2].tolist() == pytest.approx(both.similarity[:2].tolist())
+
+
+def test_a_constant_candidate_is_like_nothing() -> None:
+    samples = faces(0, 120)
+    flat = torch.full((1, 1, 25, 25), 0.3)
+    noise = torch.randn(20, 1, 25, 25, generator=torch.Generator().manual_seed(0))
+    assert (match(torch.cat([flat, noise]), samples, samples.mean).nearest > 0).all()
+
+
+def test_after_each_stage_there_is_what_its_candidates_alone_would_give() -> None:
+    samples = faces(*range(5), *range(110, 115))
+    x = samples.x - samples.mean
+    noise = torch.randn(20, 1, 25, 25, generator=torch.Generator().manual_seed(2))
+    near = x + 0.1 * noise[10:]
+    candidates, stage = torch.cat([noise[:10], near[:4], near]), torch.tensor([1] * 10 + [0] * 4 + [2] * 10)
+    found = match(candidates, samples, samples.mean, stage=stage)
+    assert found.over_time.shape == (3, 10)
+    for last in range(3):
+        alone = match(candidates[stage <= last], samples, samples.mean)
+        assert torch.allclose(found.over_time[last], alone.similarity, atol=1e-4)
+    assert torch.equal(found.over_time[-1], found.similarity)
+
+
 def test_no_candidates_match_nothing() -> None:
     samples = faces(0, 100)
     assert match(torch.zeros(0, 1, 25, 25), samples, samples.mean).similarity.tolist() == [0, 0]
@@ -108,6 +184,20 @@ def test_vectors_are_compared_by_their_relative_error() -> None:
 def test_at_most_the_stated_share_of_unseen_samples_exceeds_the_threshold(values: list[float], fpr: float) -> None:
     unseen = torch.tensor(values)
     assert int((unseen > calibrate(unseen, fpr)).sum()) <= fpr * len(unseen)
+
+
+@given(st.integers(1, 500), st.data())
+def test_the_interval_is_clopper_and_pearsons(total: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, total))
+    low, high = interval(count, total)
+    assert low == pytest.approx(beta.ppf(0.025, count, total - count + 1) if count else 0)
+    assert high == pytest.approx(beta.ppf(0.975, count + 1, total - count) if count < total else 1)
+
+
+def test_the_roc_rises_from_nothing_to_all() -> None:
+    false, true = roc(torch.tensor([0.9, 0.8, 0.3, 0.3]), torch.tensor([0.5, 0.3]))
+    assert false.tolist() == [0, 0, 0, 0.5, 1]
+    assert true.tolist() == [0, 0.25, 0.5, 0.5, 1]
 
 
 def test_chance_agrees_with_simulation() -> None:

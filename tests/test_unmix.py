@@ -351,7 +351,8 @@ def some_candidates() -> Candidates:
         Part("second run", random(0, 2, 4).float()),
         Part("ü", torch.ones(2, 2, 4), torch.tensor([1, 0]), torch.tensor([0.5, 2.0])),
     ]
-    return pool(parts, {"method": "unmix", "seed": 3, "ranks": [0.5]}, {"rank": 2, "estimated_num_samples": None})
+    facts = {"rank": 2, "estimated_num_samples": None, "seconds": 1.0}
+    return pool(parts, {"method": "unmix", "seed": 3, "ranks": [0.5]}, facts)
 
 
 def test_pooled_candidates_know_the_run_they_came_from():

@@ -11,6 +11,7 @@ from unfit.candidates import Candidates
 from unfit.errors import UnfitError
 from unfit.fit import FitSettings, fit
 from unfit.nets import Architecture, parse_architecture
+from unfit.record import Policy
 from unfit.runs import audit_run, fit_run
 from unfit.samples import Samples, draw, draw_unseen
 from unfit.sources import read_source
@@ -23,6 +24,7 @@ __all__ = [
     "Audit",
     "Candidates",
     "FitSettings",
+    "Policy",
     "Samples",
     "Target",
     "UnfitError",

@@ -8,89 +8,42 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypedDict
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacks import Method, Score, Solver, attack
-from unfit.candidates import Candidates
-from unfit.errors import UnfitError, UsageError
-from unfit.files import read_json, write_json
-from unfit.match import CONV_VOTE, GOOD, HIGH, VOTE, WINDOWS, Matches, calibrate, chance, match, nearest, normalise
+from unfit.attacks.mixtures import read_mixtures
+from unfit.calibration import calibrate, chance, interval
+from unfit.candidates import Candidates, Part, pool
+from unfit.errors import NotApplicableError, UnfitError, UsageError
+from unfit.files import read_as, read_json, write_json
+from unfit.match import GOOD, HIGH, WINDOWS, Matches, l2, match, ncc, nearest, psnr, vote_factor
 from unfit.nets import margin, outputs
 from unfit.progress import Report, quiet
+from unfit.record import (
+    SCHEMA_VERSION,
+    Hashes,
+    Point,
+    Policy,
+    Rate,
+    Record,
+    SampleRecord,
+    Similarity,
+    TargetRecord,
+    Verdict,
+)
 from unfit.samples import Samples
 from unfit.target import Target
+from unfit.verdict import EXIT_CODES, Effort, decide
 
-SCHEMA_VERSION = 1
 SAME = 0.9  # correlation above which a proven candidate is taken to be this sample
-SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
-Verdict = Literal["pass", "leak", "inconclusive"]
-EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-
-
-class SampleRecord(Strict):
-    """One training sample. `output` is Φ, or with several outputs the margin Φ_y − max_{j≠y} Φ_j."""
-
-    index: int
-    label: int
-    output: float
-    similarity: float
-    recovered: bool
-    proven: bool  # the nearest candidate has a certificate, and its correlation with the sample is above 0.9
-
-
-class Similarity(Strict):
-    name: Literal["ssim", "relative error"]
-    window: int | None
-    vote: float
-
-
-class TargetRecord(Strict):
-    sha256: str
-    architecture: str
-    num_parameters: int
-
-
-class Record(Strict):
-    """`audit.json`."""
-
-    schema_version: int
-    verdict: Verdict
-    reasons: list[str]
-    num_samples: int
-    num_unseen: int
-    num_candidates: int
-    num_good: int
-    num_good_unseen: int
-    num_recovered: int
-    num_recovered_unseen: int
-    num_recovered_high: int
-    num_proven: int
-    estimated_num_samples: int | None
-    similarity: Similarity
-    threshold: float
-    fpr: float
-    p_value: float
-    rank: int
-    noise_edge: float
-    seconds: dict[str, float]
-    attack: dict[str, Any]
-    target: TargetRecord
-    data: str
-    class_names: list[str]
-    versions: dict[str, str]
-    machine: dict[str, str | int]
-    samples: list[SampleRecord]
+RATES = (0.01, 0.001)  # false-positive rates that are reported where there are unseen samples enough
+MOST_POINTS = 12  # of the curve over time …
+MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +69,23 @@ class Audit:
 
 def load_audit(folder: Path) -> Audit:
     try:
-        return Audit(Record(**read_json(folder / "audit.json")), load_file(folder / "arrays.safetensors"))
-    except (ValidationError, SafetensorError, OSError) as error:
+        return Audit(load_record(folder), load_file(folder / "arrays.safetensors"))
+    except (SafetensorError, OSError) as error:
         raise UnfitError(f"{folder}: not the folder of an audit: {error}") from error
+
+
+def load_record(path: Path) -> Record:
+    """An `audit.json`, or that of a folder, of this version of the format."""
+    path = path / "audit.json" if path.is_dir() else path
+    found = read_json(path).get("schema_version")
+    if not isinstance(found, int):
+        raise UnfitError(f"{path}: not an audit: it has no schema_version")
+    if found != SCHEMA_VERSION:
+        raise UnfitError(
+            f"{path}: schema_version {found}, this unfit reads {SCHEMA_VERSION}: make the audit again, "
+            f"or use an unfit {'older' if found < SCHEMA_VERSION else 'newer'} than {version('unfit')}"
+        )
+    return read_as(Record, path)
 
 
 def audit(
@@ -134,42 +101,71 @@ def audit(
     budget: float | None = None,
     seed: int = 0,
     window: int = 11,
-    fpr: float = 0.01,
+    policy: Policy | None = None,
     data: str = "",
     progress: Report = quiet,
 ) -> Audit:
     """Which of the private samples do the weights give away?
 
-    `private` is what the target was trained on, `unseen` as many samples of the same kind that it never saw:
-    the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
+    `private` is what the target was trained on, `unseen` as many or more samples of the same kind that it never
+    saw: the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
     """
-    _check(target, private, unseen, fpr, window)
+    policy = policy or Policy()
+    _check(target, private, unseen, policy.fpr, window)
     began = time.perf_counter()
-    candidates = attack(
-        target,
-        method,
-        base,
-        seed,
-        progress,
-        solver=solver,
-        score=score,
-        num_candidates=num_candidates,
-        budget=budget,
-    )
+    options: Options = {"solver": solver, "score": score, "num_candidates": num_candidates, "budget": budget}
+    candidates = try_attack(target, method, base, seed, progress, options)
     attacked = time.perf_counter()
-    mean = private.mean
-    vote = CONV_VOTE if target.architecture.conv else VOTE
-    matches = match(candidates.x, private, mean, window, vote)
-    control = match(candidates.x, unseen, mean, window, vote)
+    mean, vote = private.mean, vote_factor(target.architecture)
+    times, stage = stages(candidates, max(len(private), len(unseen)))
+    matches, control = (match(candidates.x, each, mean, window, vote, stage) for each in (private, unseen))
     seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
     outs = [_outputs(target, samples.centred(mean)) for samples in (private, unseen)]
-    record = _record(target, private, candidates, matches, control, outs[0], (window, vote, fpr, data, seconds))
-    closest = nearest(matches.centred, unseen.x - mean)
+    counts = _counts(matches, control, policy.fpr)
+    samples = _samples(private, candidates, matches, outs[0], counts["threshold"])
+    num_proven = sum(sample.proven for sample in samples)
+    effort = _effort(candidates, seconds["attack"])
+    verdict, reasons = decide(counts["num_recovered"], num_proven, len(private), len(unseen), effort, policy)
+    record = Record(
+        schema_version=SCHEMA_VERSION,
+        verdict=verdict,
+        reasons=reasons,
+        policy=policy,
+        num_candidates=len(candidates),
+        num_proven=int(candidates.proven.sum()),
+        estimated_num_samples=candidates.facts["estimated_num_samples"],
+        similarity=Similarity(
+            name="ssim" if private.is_image else "relative error",
+            window=window if private.is_image else None,
+            vote=vote,
+        ),
+        **counts,
+        over_time=_over_time(times, stage, matches, control, policy.fpr),
+        controls=[],
+        baselines=[],
+        rank=candidates.facts["rank"],
+        noise_edge=candidates.facts["noise_edge"],
+        seconds={name: round(value, 3) for name, value in seconds.items()},
+        attack=candidates.attack,
+        target=TargetRecord(
+            sha256=target.sha256,
+            architecture=str(target.architecture),
+            num_parameters=target.architecture.num_parameters,
+        ),
+        hashes=Hashes(private=private.sha256, unseen=unseen.sha256, base=base.sha256 if base else None),
+        data=data,
+        class_names=list(private.class_names),
+        versions=_versions(),
+        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
+        repeat=None,
+        redacted=False,
+        samples=samples,
+    )
     arrays = {
         "original": private.x,
         "reconstruction": matches.shown,
         "unseen": unseen.x,
-        "nearest_unseen": closest,
+        "nearest_unseen": nearest(matches.centred, unseen.x - mean),
         "similarity": matches.similarity,
         "unseen_similarity": control.similarity,
         "output": outs[0],
@@ -177,6 +173,28 @@ def audit(
         "spectrum": torch.tensor(candidates.facts["spectrum"], dtype=torch.float64),
     }
     return Audit(record, arrays)
+
+
+class Options(TypedDict):
+    """Of an attack."""
+
+    solver: Solver | None
+    score: Score | None
+    num_candidates: int | None
+    budget: float | None
+
+
+def try_attack(
+    target: Target, method: Method, base: Target | None, seed: int, progress: Report, options: Options
+) -> Candidates:
+    """The attack's candidates; none, and why, where it does not cover this net."""
+    try:
+        return attack(target, method, base, seed, progress, **options)
+    except NotApplicableError as error:
+        nothing = Part("not applicable", torch.zeros(0, *target.architecture.input_shape))
+        made: dict[str, Any] = {"method": method, "settings": {}, "seed": seed, "base": base is not None}
+        facts = read_mixtures(target, base).facts() | {"status": f"not applicable: {error}", "seconds": 0.0}
+        return pool([nothing], made, facts)
 
 
 def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window: int) -> None:
@@ -191,14 +209,20 @@ def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window
         problems.append(
             f"the data have {private.num_classes} classes, the net tells {classes} apart (see --classes)"
         )
+    if (num := num_shared(private, unseen)) > fpr * len(unseen):  # they would raise the threshold and hide a leak
+        problems.append(f"{num} of {len(unseen)} unseen samples are private ones: name others with --unseen")
     if problems:
         raise UnfitError("; ".join(problems))
-    if not 0 < fpr < 1:
-        raise UsageError(f"fpr must be between 0 and 1, not {fpr}")
     if private.is_image and min(shape[1:]) <= window // 2:
         raise UsageError(f"images of {shape[2]}×{shape[1]} are too small for an SSIM window of {window}: use 3")
     if window not in WINDOWS:
         raise UsageError(f"unknown SSIM window {window}; choose one of: {', '.join(map(str, WINDOWS))}")
+
+
+def num_shared(private: Samples, unseen: Samples) -> int:
+    """How many unseen samples are exactly equal to a private one."""
+    known = {row.numpy().tobytes() for row in private.x}
+    return sum(row.numpy().tobytes() in known for row in unseen.x)
 
 
 def _outputs(target: Target, samples: Samples) -> Tensor:
@@ -206,92 +230,86 @@ def _outputs(target: Target, samples: Samples) -> Tensor:
     return phi[:, 0] if phi.shape[1] == 1 else margin(phi, samples.y)
 
 
-def _record(
-    target: Target,
-    private: Samples,
-    candidates: Candidates,
-    matches: Matches,
-    control: Matches,
-    output: Tensor,
-    settings: tuple[int, float, float, str, dict[str, float]],
-) -> Record:
-    window, vote, fpr, data, seconds = settings
-    threshold = calibrate(control.similarity, fpr)
-    recovered = matches.similarity > threshold
-    n, num_unseen, num_recovered = len(private), len(control.similarity), int(recovered.sum())
-    p_value = chance(num_recovered, n, num_unseen, fpr)
-    verdict, reasons = decide(num_recovered, n, num_unseen, fpr, len(candidates))
-    proven = _proven(candidates, private, matches)
-    columns = (private.indices, private.y, output, matches.similarity, recovered, proven)
-    return Record(
-        schema_version=SCHEMA_VERSION,
-        verdict=verdict,
-        reasons=reasons,
-        num_samples=n,
-        num_unseen=num_unseen,
-        num_candidates=len(candidates),
-        num_good=int((matches.similarity > GOOD).sum()),
-        num_good_unseen=int((control.similarity > GOOD).sum()),
-        num_recovered=num_recovered,
-        num_recovered_unseen=int((control.similarity > threshold).sum()),
-        num_recovered_high=int((matches.similarity > HIGH).sum()),
-        num_proven=int(candidates.proven.sum()),
-        estimated_num_samples=candidates.facts["estimated_num_samples"],
-        similarity=Similarity(name="ssim", window=window, vote=vote)
-        if private.is_image
-        else Similarity(name="relative error", window=None, vote=vote),
-        threshold=threshold,
-        fpr=fpr,
-        p_value=p_value,
-        rank=candidates.facts["rank"],
-        noise_edge=candidates.facts["noise_edge"],
-        seconds={stage: round(value, 3) for stage, value in seconds.items()},
-        attack=candidates.attack,
-        target=TargetRecord(
-            sha256=target.sha256,
-            architecture=str(target.architecture),
-            num_parameters=target.architecture.num_parameters,
-        ),
-        data=data,
-        class_names=list(private.class_names),
-        versions={"python": platform.python_version()}
-        | {name: version(name) for name in ("unfit", "torch", "numpy", "scipy")},
-        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
-        samples=[
-            SampleRecord(index=i, label=y, output=o, similarity=s, recovered=r, proven=p)
-            for i, y, o, s, r, p in zip(*(column.tolist() for column in columns), strict=True)
-        ],
-    )
+def stages(candidates: Candidates, n: int) -> tuple[list[float], Tensor]:
+    """The times of the curve over time, and for each candidate the first of them at which it was there."""
+    finished = torch.tensor(candidates.facts["finished"], dtype=torch.float64)[candidates.origin]
+    times = finished.unique()
+    num = min(len(times), MOST_POINTS, max(1, MOST_PAIRS // max(1, len(candidates) * n)))
+    kept = times[torch.arange(1, num + 1) * len(times) // max(1, num) - 1]  # the last one always
+    return kept.tolist(), torch.searchsorted(kept, finished)
+
+
+def _over_time(times: list[float], stage: Tensor, matches: Matches, control: Matches, fpr: float) -> list[Point]:
+    points = []
+    for i, (seconds, own, unseen) in enumerate(zip(times, matches.over_time, control.over_time, strict=True)):
+        threshold = calibrate(unseen, fpr)
+        counts = (int((stage <= i).sum()), int((own > threshold).sum()), int((unseen > threshold).sum()))
+        names = ("num_candidates", "num_recovered", "num_recovered_unseen")
+        points.append(Point(seconds=round(seconds, 3), **dict(zip(names, counts, strict=True))))
+    return points
+
+
+def _counts(matches: Matches, control: Matches, fpr: float) -> dict[str, Any]:
+    """Fields of the record: how many are above which threshold, and how sure that is."""
+    own, unseen = matches.similarity, control.similarity
+    threshold = calibrate(unseen, fpr)
+    num_recovered = int((own > threshold).sum())
+    return {
+        "num_samples": len(own),
+        "num_unseen": len(unseen),
+        "num_good": int((own > GOOD).sum()),
+        "num_good_unseen": int((unseen > GOOD).sum()),
+        "num_recovered": num_recovered,
+        "num_recovered_unseen": int((unseen > threshold).sum()),
+        "recovered_interval": interval(num_recovered, len(own)),
+        "num_recovered_high": int((own > HIGH).sum()),
+        "num_assigned": int((matches.assigned > calibrate(control.assigned, fpr)).sum()),
+        "threshold": threshold,
+        "fpr": fpr,
+        "p_value": chance(num_recovered, len(own), len(unseen), fpr),
+        "rates": [_rate(own, unseen, each) for each in RATES if each * len(unseen) >= 1],
+    }
+
+
+def _rate(own: Tensor, unseen: Tensor, fpr: float) -> Rate:
+    threshold, n = calibrate(unseen, fpr), len(own)
+    num = int((own > threshold).sum())
+    return Rate(fpr=fpr, threshold=threshold, num_recovered=num, tpr=num / n, interval=interval(num, n))
+
+
+def _versions() -> dict[str, str]:
+    packages = ("unfit", "torch", "numpy", "scipy")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def _effort(candidates: Candidates, seconds: float) -> Effort:
+    facts = candidates.facts
+    return Effort(candidates.attack["method"], facts["status"], seconds, len(candidates), facts["rank"])
+
+
+def _samples(
+    private: Samples, candidates: Candidates, matches: Matches, output: Tensor, threshold: float
+) -> list[SampleRecord]:
+    pair = (matches.shown, private.x)
+    columns = {
+        "index": private.indices,
+        "label": private.y,
+        "output": output,
+        "similarity": matches.similarity,
+        "assigned": matches.assigned,
+        "ncc": ncc(*pair),
+        "l2": l2(*pair),
+        "recovered": matches.similarity > threshold,
+        "proven": _proven(candidates, private, matches),
+    }
+    decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
+    rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
+    return [SampleRecord(psnr=p, **dict(zip(columns, row, strict=True))) for p, *row in rows]
 
 
 def _proven(candidates: Candidates, private: Samples, matches: Matches) -> Tensor:
     """Whose nearest candidate has a certificate and is clearly this sample, not merely the nearest to it."""
     if not candidates.proven.any():
         return torch.zeros(len(private), dtype=torch.bool)
-    near = candidates.x[matches.nearest].flatten(1)
-    correlation = F.cosine_similarity(normalise(near), normalise((private.x - private.mean).flatten(1)))
+    correlation = ncc(candidates.x[matches.nearest], private.x - private.mean)
     return candidates.proven[matches.nearest] & (correlation > SAME)
-
-
-def decide(
-    num_recovered: int, n: int, num_unseen: int, fpr: float, num_candidates: int
-) -> tuple[Verdict, list[str]]:
-    """The verdict and why. Where the attack had nothing to work on, or could prove nothing, it is never `pass`."""
-    p_value = chance(num_recovered, n, num_unseen, fpr)
-    count = f"{num_recovered} of {n} training samples are recovered"
-    if not num_candidates:
-        return "inconclusive", [
-            "the first layer shows nothing above its noise, so this attack had nothing to work on"
-        ]
-    if num_recovered and p_value < SIGNIFICANT:
-        return "leak", [f"{count}; chance alone would give that many {_odds(p_value)}"]
-    if chance(n, n, num_unseen, fpr) >= SIGNIFICANT:
-        return "inconclusive", [f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance"]
-    return "pass", [f"{count}; chance alone would give that many {_odds(p_value)}; another attack may find more"]
-
-
-def _odds(p_value: float) -> str:
-    """In words that need no statistics."""
-    if p_value < 1e-6:
-        return "less than once in a million audits"
-    return "in most audits" if p_value > 0.5 else f"about once in {round(1 / p_value):,} audits"

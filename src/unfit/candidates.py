@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,13 @@ class Part:
     multiplier: Tensor | None = None
     proven: Tensor | None = None
     confidence: Tensor | None = None
+    finished: float = field(default_factory=time.perf_counter)
 
 
 def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
-    """The guesses of several runs as one list."""
+    """The guesses of several runs as one list; `facts` gain how many seconds after the start each was finished."""
+    began = time.perf_counter() - facts["seconds"]
+    facts = facts | {"finished": [round(max(0.0, part.finished - began), 3) for part in parts]}
     x = torch.cat([part.x for part in parts])
     sizes = torch.tensor([len(part.x) for part in parts])
     origin = torch.repeat_interleave(torch.arange(len(parts)), sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,27 +16,32 @@ from unfit.attacks import Method as AttackMethod
 from unfit.attacks import Score, Solver
 from unfit.attacks import attack as run_attack
 from unfit.attacks.consensus import CONFIDENT
-from unfit.audit import Audit
+from unfit.audit import Audit, load_record
 from unfit.candidates import save_candidates
+from unfit.compare import compare
 from unfit.errors import UnfitError, UsageError
 from unfit.files import new_file, new_folder
 from unfit.fit import FitSettings, Loss, Method
 from unfit.progress import bar
+from unfit.record import Policy
+from unfit.redact import redact
 from unfit.report import write_report
-from unfit.runs import RUN_FILES, audit_run, fit_run
+from unfit.report.junit import junit
+from unfit.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 from unfit.sources import read_source
 from unfit.target import load_base, load_target
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
+
+NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 out = Console(highlight=False, markup=False, soft_wrap=True)  # a path may hold [brackets]
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
-TargetPath = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="A run folder, a .safetensors or a .pt state dict.")
-]
+TARGET_HELP = "A run folder, a .safetensors or a .pt state dict."
+TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
 Base = Annotated[
     Path | None, typer.Option(help="The weights training started from, if known; attacks the change.")
 ]
@@ -206,14 +212,21 @@ def attack(
 
 @app.command()
 def audit(
-    target: TargetPath,
+    context: typer.Context,
     out_folder: Annotated[Path, typer.Option("--out", help="The audit's folder; must not exist yet.")],
+    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help=TARGET_HELP)] = None,
+    repeat: Annotated[
+        Path | None, typer.Option("--from", help="An audit.json or its folder: repeat that audit.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="What it was trained on; a run folder knows.")] = None,
     members: Annotated[
         Path | None, typer.Option(help="JSON list of the training samples' indices in --data.")
     ] = None,
     unseen: Annotated[
         str | None, typer.Option(help="Samples it never saw; default: the rest of the data.")
+    ] = None,
+    num_unseen: Annotated[
+        int | None, typer.Option(help="How many of those; default: as many as it was trained on.")
     ] = None,
     classes: Classes = None,
     method: Annotated[AttackMethod, typer.Option()] = "auto",
@@ -223,42 +236,112 @@ def audit(
     num_candidates: NumCandidates = None,
     budget: Budget = None,
     window: Annotated[int, typer.Option(help="SSIM window: 11, 7, or 3 as in the papers' code.")] = 11,
+    max_recovered: Annotated[int, typer.Option(min=0, help="More recovered samples are a leak.")] = 0,
+    min_budget: Annotated[
+        str | None,
+        typer.Option(help="An attack stopped sooner (`10m`) cannot pass; default: it must finish."),
+    ] = None,
+    fpr: Annotated[float, typer.Option(help="Share of the unseen samples that may count as recovered.")] = 0.01,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Attack an untrained net too, and one trained on other samples.")
+    ] = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Say what the weights as pictures and inversion find.")
+    ] = False,
+    redacted: Annotated[
+        bool | None,
+        typer.Option("--redact/--no-redact", help="Blur pictures, hash indices; default: unless on a terminal."),
+    ] = None,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Also write the verdict as JUnit XML.")
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
 ) -> int:
     """Which training samples do these weights give away? Exit code 0 pass, 1 leak, 3 inconclusive."""
+    if (target is None) == (repeat is None):
+        raise UsageError("give either a TARGET or --from AUDIT.JSON")
+    if repeat and (given := _given(context) - NOT_REPEATED):
+        names = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in given))
+        raise UsageError(f"--from repeats an audit as it was: leave out {names}")
+    if junit_file and junit_file.exists() and not force:
+        raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
+    policy = _policy(max_recovered, _seconds(min_budget, "--min-budget"), fpr)
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
         with bar("attacking") as progress:
-            result = audit_run(
-                target,
-                data=data,
-                members=members,
-                unseen=unseen,
-                classes=classes,
-                method=method,
-                base=base,
-                solver=solver,
-                score=score,
-                num_candidates=num_candidates,
-                budget=_seconds(budget),
-                window=window,
-                seed=seed,
-                progress=progress,
-            )
+            if target is None:
+                assert repeat is not None
+                result = repeat_audit(load_record(repeat), progress)
+            else:
+                result = audit_run(
+                    target,
+                    data=data,
+                    members=members,
+                    unseen=unseen,
+                    num_unseen=num_unseen,
+                    classes=classes,
+                    method=method,
+                    base=base,
+                    solver=solver,
+                    score=score,
+                    num_candidates=num_candidates,
+                    budget=_seconds(budget),
+                    window=window,
+                    seed=seed,
+                    policy=policy,
+                    controls=controls,
+                    baselines=baselines,
+                    progress=progress,
+                )
+        if redacted if redacted is not None else not sys.stdout.isatty():
+            result = redact(result)
         _save_audit(result, folder)
+    if junit_file:
+        with new_file(junit_file, force) as file:
+            file.write_text(junit(result.record), encoding="utf-8")
     _say(result, out_folder)
     return result.exit_code
 
 
-def _seconds(text: str | None) -> float | None:
+@app.command()
+def diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The last release's audit.json, or its folder.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="That of this one.")],
+) -> int:
+    """What changed between two audits of the same samples. Exit code 1 if something got worse, else 0."""
+    difference = compare(load_record(old), load_record(new))
+    out.print("\n".join(difference.changes) or "nothing changed")
+    for regression in difference.regressions:
+        out.print(f"worse: {regression}")
+    return difference.exit_code
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The parameters that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _policy(max_recovered: int, min_budget: float | None, fpr: float) -> Policy:
+    if not 0 < fpr < 1:
+        raise UsageError(f"--fpr must be between 0 and 1, not {fpr:g}")
+    if min_budget is not None and not min_budget > 0:
+        raise UsageError(f"--min-budget must be positive, not {min_budget:g} seconds")
+    return Policy(max_recovered=max_recovered, min_budget=min_budget, fpr=fpr)
+
+
+def _seconds(text: str | None, option: str = "--budget") -> float | None:
     """`90`, `90s`, `1.5m` or `1h` in seconds."""
     if text is None:
         return None
     number, unit = (text[:-1], text[-1]) if text[-1:] in tuple("smh") else (text, "s")
     try:
-        return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
-    except ValueError as error:
-        raise UsageError(f"--budget {text}: give a time like 60s, 10m or 1h") from error
+        seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise UsageError(f"{option} {text}: give a time like 60s, 10m or 1h")
+    return seconds
 
 
 def _init(text: str) -> float | None:
@@ -275,12 +358,23 @@ def _save_audit(result: Audit, folder: Path) -> None:
     write_report(result, folder)
 
 
+def _range(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.0%} to {interval[1]:.0%}"
+
+
 def _say(result: Audit, folder: Path) -> None:
     record = result.record
     out.print(f"{record.verdict}: {'; '.join(record.reasons)}")
     out.print(
         f"recovered {record.num_recovered} of {record.num_samples} "
-        f"(similarity above {record.threshold:.2f}; {record.num_recovered_unseen} of {record.num_unseen} unseen), "
+        f"({_range(record.recovered_interval)} with 95% confidence), "
+        f"{record.num_recovered_unseen} of {record.num_unseen} unseen (similarity above {record.threshold:.2f}), "
         f"good {record.num_good} (unseen {record.num_good_unseen}), attack {record.seconds['attack']:.1f} s"
     )
+    for control in record.controls:
+        out.print(f"control, {control.name}: recovered {control.num_recovered}, good {control.num_good}")
+    if record.repeat and record.repeat.controls and len(record.controls) < 2:
+        out.print("control, net trained on other samples: not run; it needs a run folder and samples left over")
+    for baseline in record.baselines:
+        out.print(f"baseline, {baseline.method}: recovered {baseline.num_recovered}, good {baseline.num_good}")
     out.print(f"page: {(folder / 'index.html').absolute()}")

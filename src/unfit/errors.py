@@ -19,6 +19,10 @@ class UsageError(UnfitError):
     exit_code = 64
 
 
+class NotApplicableError(UnfitError):
+    """The attack does not cover this net: nothing is wrong with it, and nothing was found out about it."""
+
+
 def unknown(what: str, given: str, valid: Iterable[str]) -> UsageError:
     """An unknown name, with the valid ones."""
     return UsageError(f"unknown {what} {given!r}; choose one of: {', '.join(valid)}")

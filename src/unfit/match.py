@@ -1,14 +1,21 @@
-"""From candidates to evidence: the papers' protocol (H22 App. B.3, B23 App. A), and its control."""
+"""From candidates to evidence: the papers' protocol (H22 App. B.3, B23 App. A), and one-to-one assignment.
+
+Nothing here holds all pairs or a second copy of the candidates: 100,000 of them may be more than a gigabyte.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from scipy.stats import hypergeom
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.nets import Architecture
 from unfit.samples import Samples
 
 GOOD = 0.4  # the papers' threshold
@@ -17,6 +24,14 @@ WINDOWS = (3, 7, 11)  # 11: the usual Gaussian window; 3: that of the papers' ow
 VOTE = 1.1  # all candidates within this factor of the nearest distance are averaged
 CONV_VOTE = 1.5  # B23, for convolutional nets
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
+SAMPLES_AT_ONCE = 500  # pictures compared in one go
+CANDIDATES_AT_ONCE = 10_000  # averaged in one go
+NEIGHBOURS = 32  # candidates that a sample may be assigned to: its nearest ones
+MIN_ERROR = 1e-10  # mean square; equal pictures have 100 dB, not infinitely many
+
+
+def vote_factor(architecture: Architecture) -> float:
+    return CONV_VOTE if architecture.conv else VOTE
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,52 +42,132 @@ class Matches:
     shown: Tensor  # (n, *shape): in [0, 1] for images
     similarity: Tensor  # (n,)
     nearest: Tensor  # (n,): position of the nearest candidate, −1 if there is none
+    assigned: Tensor  # (n,): similarity where each candidate may stand for one sample only
+    over_time: Tensor  # (stages, n): similarity after each stage of the attack
 
 
-def match(candidates: Tensor, samples: Samples, mean: Tensor, window: int = 11, vote: float = VOTE) -> Matches:
+def match(
+    candidates: Tensor,
+    samples: Samples,
+    mean: Tensor,
+    window: int = 11,
+    vote: float = VOTE,
+    stage: Tensor | None = None,
+) -> Matches:
     """Nearest candidates, vote, add the mean, stretch, compare. `mean`: that of the training set.
 
-    Vectors are not stretched; they are compared by their relative error instead of SSIM.
+    `stage` (m,) numbers the part of the attack that each candidate came from, 0, 1, …, none left out. Vectors are
+    not stretched; they are compared by their relative error instead of SSIM.
     """
     if not len(candidates):
-        nothing = torch.zeros_like(samples.x)
-        return Matches(nothing, nothing, torch.zeros(len(samples)), torch.full((len(samples),), -1))
-    near = normalise if samples.is_image else (lambda x: x)
-    voted, first = _vote(
-        near(candidates.flatten(1)), near((samples.x - mean).flatten(1)), candidates.flatten(1), vote
-    )
-    centred = voted.view_as(samples.x)
-    if not samples.is_image:
-        return Matches(centred, centred + mean, vector_similarity(centred, samples.x - mean), first)
-    shown = stretch(centred + mean)
-    return Matches(centred, shown, ssim(shown, samples.x, window), first)
+        nothing, zero = torch.zeros_like(samples.x), torch.zeros(len(samples))
+        return Matches(nothing, nothing, zero, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
+    values = candidates.flatten(1)
+    distances = _distances_to(values, samples.is_image)
+    pictures, near, over_time = [], [], []
+    for rows in _chunks(len(samples), len(values)):
+        x = samples.x[rows]
+        distance = distances((x - mean).flatten(1))
+        near.append(distance.topk(min(NEIGHBOURS, len(values)), largest=False))
+        voted = [_vote(reached, values, vote).view_as(x) for reached in _by_stage(distance, stage)]
+        pictures.append(voted[-1])
+        over_time.append(torch.stack([_compare(picture, x, mean, window) for picture in voted]))
+    centred, similarity = torch.cat(pictures), torch.cat(over_time, 1)
+    distance, candidate = (torch.cat(found) for found in zip(*near, strict=True))
+    taken = assign(distance, candidate)
+    assigned = _assigned_similarity(values, taken, samples, mean, window)
+    return Matches(centred, show(centred, mean), similarity[-1], candidate[:, 0], assigned, similarity)
+
+
+def _chunks(n: int, m: int) -> list[slice]:
+    """Rows of samples so few that their distances to m candidates fit into memory."""
+    size = min(max(1, PAIRS_AT_ONCE // m), SAMPLES_AT_ONCE)
+    return [slice(start, start + size) for start in range(0, n, size)]
+
+
+def _by_stage(distance: Tensor, stage: Tensor | None) -> Iterator[Tensor]:
+    """The distances after each stage: candidates that are not there yet are out of reach."""
+    if stage is not None:
+        for now in range(int(stage.max())):
+            yield distance.masked_fill(stage.gt(now), torch.inf)
+    yield distance
+
+
+def _vote(distance: Tensor, values: Tensor, vote: float) -> Tensor:
+    """For each sample (row of distances) the mean of all candidates within `vote` × the nearest distance."""
+    chosen = distance <= vote * distance.amin(1, keepdim=True)
+    total = values.new_zeros(len(distance), values.shape[1])
+    blocks = zip(chosen.split(CANDIDATES_AT_ONCE, 1), values.split(CANDIDATES_AT_ONCE), strict=True)
+    for votes, block in blocks:
+        some = votes.any(0)
+        if 2 * some.sum() < len(some):  # copying these is cheaper than multiplying all others by 0
+            votes, block = votes[:, some], block[some]
+        total += votes.to(block) @ block
+    return total / chosen.sum(1, keepdim=True)
+
+
+def _distances_to(values: Tensor, normalised: bool) -> Callable[[Tensor], Tensor]:
+    """The function that gives the squared distances of rows (c, d) to these (m, d): plain, or both normalised.
+
+    A normalised row sums to zero, so its product with a row that is not normalised lacks only that one's σ. Rows
+    that are constant but for rounding correlate with nothing.
+    """
+    if not normalised:
+        squares = torch.linalg.vector_norm(values, dim=1).square()
+        return lambda rows: ((-2 * rows @ values.T).add_(squares) + rows.square().sum(1)[:, None]).clamp_min_(0)
+    std, most = values.std(1), 2 * (values.shape[1] - 1)
+    scale = torch.where(std > 1e-6 * torch.linalg.vector_norm(values, dim=1), -2 / std, 0)
+    return lambda rows: (normalise(rows) @ values.T).mul_(scale).add_(most).clamp_min_(0)
 
 
 def normalise(x: Tensor) -> Tensor:
-    """(x − μ_x) / σ_x of each row, so that a squared distance is 2d(1 − NCC)."""
+    """(x − μ_x) / σ_x of each row, so that a squared distance is 2(d − 1)(1 − NCC)."""
     x = x - x.mean(1, keepdim=True)
     return x / x.std(1, keepdim=True).clamp_min(1e-12)
 
 
-def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    return (a.square().sum(1)[:, None] + b.square().sum(1)[None] - 2 * a @ b.T).clamp_min(0)
-
-
 def nearest(queries: Tensor, among: Tensor) -> Tensor:
     """For each query the position of the row nearest in normalised distance."""
-    return squared_distances(normalise(queries.flatten(1)), normalise(among.flatten(1))).argmin(1)
+    distances = _distances_to(among.flatten(1), normalised=True)
+    return torch.cat([distances(queries[rows].flatten(1)).argmin(1) for rows in _chunks(len(queries), len(among))])
 
 
-def _vote(candidates: Tensor, samples: Tensor, values: Tensor, vote: float) -> tuple[Tensor, Tensor]:
-    """For each sample the mean value of all candidates within `vote` × the nearest distance; which is nearest."""
-    rows, first = [], []
-    for part in samples.split(max(1, PAIRS_AT_ONCE // len(candidates))):
-        distance = squared_distances(part, candidates)
-        smallest, position = distance.min(1, keepdim=True)
-        chosen = (distance <= vote * smallest).to(values)
-        rows.append(chosen @ values / chosen.sum(1, keepdim=True))
-        first.append(position[:, 0])
-    return torch.cat(rows), torch.cat(first)
+def assign(distance: Tensor, candidate: Tensor) -> Tensor:
+    """For each sample one of its nearest candidates (n, k), none twice, with the least sum of distances; −1: none.
+
+    Exact where k is the number of samples, or of candidates, if that is less. Otherwise a sample whose k nearest
+    are all better used for others gets none, though one farther away might be free.
+    """
+    n, k = distance.shape
+    used, column = candidate.unique(return_inverse=True)
+    spare = len(used) + torch.arange(n)[:, None]  # so that there always is a full matching
+    cost = torch.cat([distance, (2 * distance.max() + 1).expand(n, 1)], 1).double() + 1  # 0 would mean no edge
+    columns = torch.cat([column, spare], 1)
+    edges = (np.repeat(np.arange(n), k + 1), columns.flatten().numpy())
+    graph = csr_array((cost.flatten().numpy(), edges), shape=(n, len(used) + n))
+    taken = torch.from_numpy(min_weight_full_bipartite_matching(graph)[1].astype(np.int64))
+    return torch.where(taken < len(used), used[taken.clamp_max(len(used) - 1)], -1)
+
+
+def _assigned_similarity(values: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
+    """Of each sample with the candidate it was assigned, 0 where there is none."""
+    parts = [
+        _compare(values[taken[rows]].view_as(samples.x[rows]), samples.x[rows], mean, window)
+        for rows in _chunks(len(samples), 1)
+    ]
+    return torch.where(taken < 0, 0, torch.cat(parts))
+
+
+def show(centred: Tensor, mean: Tensor) -> Tensor:
+    """As a picture in [0, 1]; vectors as they are."""
+    return stretch(centred + mean) if centred.ndim == 4 else centred + mean
+
+
+def _compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
+    """The similarity of reconstructions with samples as stored: SSIM, or of vectors by their relative error."""
+    if x.ndim == 4:
+        return ssim(show(centred, mean), x, window)
+    return vector_similarity(centred, x - mean)
 
 
 def stretch(images: Tensor) -> Tensor:
@@ -110,17 +205,17 @@ def vector_similarity(a: Tensor, b: Tensor) -> Tensor:
     return (1 - (a - b).norm(dim=1) / b.norm(dim=1).clamp_min(1e-12)).clamp_min(0)
 
 
-def calibrate(unseen_similarity: Tensor, fpr: float) -> float:
-    """The threshold that at most a share `fpr` of the unseen samples exceeds."""
-    allowed = int(fpr * len(unseen_similarity))
-    return float(unseen_similarity.sort(descending=True)[0][allowed])
+def ncc(a: Tensor, b: Tensor) -> Tensor:
+    """Correlation of pairs; 0 where one of them is constant."""
+    a, b = (x.flatten(1) - x.flatten(1).mean(1, keepdim=True) for x in (a, b))
+    return F.cosine_similarity(a, b)
 
 
-def chance(num_recovered: int, num_samples: int, num_unseen: int, fpr: float) -> float:
-    """Probability of at least so many above the calibrated threshold if members were like unseen samples.
+def psnr(a: Tensor, b: Tensor) -> Tensor:
+    """Peak signal to noise of pairs of images in [0, 1], in dB; 100 for equal ones."""
+    return -10 * (a - b).flatten(1).square().mean(1).clamp_min(MIN_ERROR).log10()
 
-    The threshold is the (a + 1)-th largest of the unseen similarities, a = fpr · num_unseen. So r members exceed
-    it just if at most a of the r + a largest of all similarities are unseen: hypergeometric.
-    """
-    allowed = int(fpr * num_unseen)
-    return float(hypergeom.cdf(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed))
+
+def l2(a: Tensor, b: Tensor) -> Tensor:
+    """‖a − b‖ of pairs."""
+    return (a - b).flatten(1).norm(dim=1)

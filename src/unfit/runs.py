@@ -8,7 +8,7 @@ fit.json                         how training went
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unfit.attacks import Method, Score, Solver
 from unfit.audit import Audit, audit
-from unfit.errors import UnfitError
+from unfit.controls import Given, run_baselines, run_controls
+from unfit.errors import UnfitError, UsageError
 from unfit.files import read_as, write_json
 from unfit.fit import Fit, FitSettings, fit
 from unfit.nets import parse_architecture
 from unfit.progress import Report, quiet
+from unfit.record import Policy, Record, Repeat
 from unfit.samples import Samples, Source, draw, draw_unseen
-from unfit.sources import read_source
+from unfit.sources import absolute_name, read_source
 from unfit.target import Target, load_base, load_target, save_target, save_weights
 
 RUN_FILES = ("target.safetensors", "target.json", "start.safetensors", "members.json", "fit.json")
@@ -88,9 +90,22 @@ def private_set(
     return source, private
 
 
-def unseen_set(source: Source, private: Samples, other: str | None, classes: str | None, seed: int) -> Samples:
-    """As many samples the model never saw, balanced: of the same source, or of another if one is named."""
-    n = len(private) - len(private) % private.num_classes
+def unseen_set(
+    source: Source,
+    private: Samples,
+    other: str | None,
+    classes: str | None,
+    seed: int,
+    num_unseen: int | None = None,
+) -> Samples:
+    """Samples the model never saw, balanced: of the same source, or of another if one is named.
+
+    As many as it was trained on, or `num_unseen`; fewer where there are no more.
+    """
+    if num_unseen is not None and num_unseen < private.num_classes:
+        raise UsageError(f"{num_unseen} unseen samples are fewer than the {private.num_classes} classes")
+    n = num_unseen or len(private)
+    n -= n % private.num_classes
     if other is None:
         return draw_unseen(source, private, n, seed)
     part = read_source(other, classes or source.classes).train
@@ -103,6 +118,7 @@ def audit_run(
     data: str | None = None,
     members: Path | None = None,
     unseen: str | None = None,
+    num_unseen: int | None = None,
     classes: str | None = None,
     method: Method = "auto",
     base: Path | None = None,
@@ -112,25 +128,81 @@ def audit_run(
     budget: float | None = None,
     window: int = 11,
     seed: int = 0,
+    policy: Policy | None = None,
+    controls: bool = False,
+    baselines: bool = False,
     progress: Report = quiet,
 ) -> Audit:
-    """Audit a run folder, or a bare checkpoint whose data are named."""
-    target = load_target(path)
-    source, private = private_set(path, data, members, classes)
-    control = unseen_set(source, private, unseen, classes, seed)
-    start = load_base(base, target) if base else None
-    return audit(
-        target,
-        private,
-        control,
+    """Audit a run folder, or a bare checkpoint whose data are named.
+
+    `controls` repeats the attack where nothing can be found; `baselines` adds what simpler methods find.
+    """
+    asked = Repeat.model_construct(  # not validated here: `audit` has better words for what is wrong
+        target=str(path.absolute()),
+        data=data and absolute_name(data),
+        members=members and str(members.absolute()),
+        unseen=unseen and absolute_name(unseen),
+        num_unseen=num_unseen,
+        classes=classes,
         method=method,
-        base=start,
+        base=base and str(base.absolute()),
         solver=solver,
         score=score,
         num_candidates=num_candidates,
         budget=budget,
-        seed=seed,
         window=window,
-        data=source.name,
+        seed=seed,
+        policy=policy or Policy(),
+        controls=controls,
+        baselines=baselines,
+    )
+    return _audit(asked, _read(asked), progress)
+
+
+def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
+    """The same audit again, of the same weights and the same data: all is equal but the times."""
+    if record.repeat is None:
+        raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
+    given = _read(record.repeat)
+    now = (given.target, given.private, given.unseen, given.base)
+    before = (record.target.sha256, record.hashes.private, record.hashes.unseen, record.hashes.base)
+    names = ("the target's weights", "the private samples", "the unseen samples", "the base's weights")
+    changed = [
+        name for name, new, old in zip(names, now, before, strict=True) if (new.sha256 if new else None) != old
+    ]
+    if changed:
+        raise UnfitError(f"not what the audit was made from: {' and '.join(changed)} differ (by sha256)")
+    return _audit(record.repeat, given, progress)
+
+
+def _read(asked: Repeat) -> Given:
+    path, members = Path(asked.target), Path(asked.members) if asked.members else None
+    target = load_target(path)
+    source, private = private_set(path, asked.data, members, asked.classes)
+    unseen = unseen_set(source, private, asked.unseen, asked.classes, asked.seed, asked.num_unseen)
+    return Given(target, load_base(asked.base, target) if asked.base else None, source, private, unseen)
+
+
+def _audit(asked: Repeat, given: Given, progress: Report) -> Audit:
+    result = audit(
+        given.target,
+        given.private,
+        given.unseen,
+        method=asked.method,
+        base=given.base,
+        solver=asked.solver,
+        score=asked.score,
+        num_candidates=asked.num_candidates,
+        budget=asked.budget,
+        seed=asked.seed,
+        window=asked.window,
+        policy=asked.policy,
+        data=given.source.name,
         progress=progress,
     )
+    more = {
+        "repeat": asked,
+        "baselines": run_baselines(asked, given, progress) if asked.baselines else [],
+        "controls": run_controls(asked, given, progress) if asked.controls else [],
+    }
+    return replace(result, record=result.record.model_copy(update=more))

@@ -47,9 +47,8 @@ def read_source(name: str, classes: str | None = None) -> Source:
     if kind in _EMBEDDED and not colon:
         train, test, split = _EMBEDDED[kind]()
     elif kind in _ON_DISK and path:
-        where = Path(os.path.abspath(os.path.expanduser(path)))
-        name = f"{kind}:{where}"
-        train, test, split = _read_path(where, *_ON_DISK[kind])
+        name = absolute_name(name)
+        train, test, split = _read_path(Path(name.partition(":")[2]), *_ON_DISK[kind])
     elif kind in _FORMS:
         verb = "takes no" if kind in _EMBEDDED else "needs a"
         raise UsageError(f"data source {name!r} {verb} path: write {_FORMS[kind]}")
@@ -60,6 +59,12 @@ def read_source(name: str, classes: str | None = None) -> Source:
     names, table = _chosen(classes, train.class_names, split)
     train = Part(train.raw, table[train.labels], names)
     return Source(name, classes, train, test and Part(test.raw, table[test.labels], names))
+
+
+def absolute_name(name: str) -> str:
+    """The same source, whatever folder one is in later."""
+    kind, _, path = name.partition(":")
+    return f"{kind}:{os.path.abspath(os.path.expanduser(path))}" if path else name
 
 
 # The choice of classes -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.errors import UnfitError, UsageError, unknown
+from unfit.errors import NotApplicableError, UsageError, unknown
 
 Score = Literal["auto", "binary", "multiclass", "any"]
 RunnerUp = Literal["max", "soft"]
@@ -194,4 +194,4 @@ def _unsupported(net: nn.Module) -> list[str]:
 def _refuse(problems: list[str]) -> None:
     if problems:
         kinds = ", ".join(kind.__name__ for kind in SUPPORTED)
-        raise UnfitError(f"the KKT attack cannot be run: {'; '.join(problems)}. Supported layers: {kinds}")
+        raise NotApplicableError(f"the KKT attack cannot be run: {'; '.join(problems)}. Supported layers: {kinds}")

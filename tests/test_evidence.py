@@ -1,0 +1,345 @@
+"""What a release pipeline and a sceptic do with an audit: gate on it, compare it, repeat it, pass it on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from unfit import Audit, FitSettings, Target, UnfitError, audit, fit_run, load_audit, load_target, read_source
+from unfit.attacks.kkt import check_layers
+from unfit.cli import main
+from unfit.compare import compare
+from unfit.errors import NotApplicableError
+from unfit.record import Policy, Record
+from unfit.redact import redact
+from unfit.report import write_report
+from unfit.report.junit import junit
+from unfit.runs import audit_run, private_set, repeat_audit, unseen_set
+from unfit.verdict import Effort, decide
+
+Run = Callable[..., tuple[int, str, str]]
+SCHEMA = Path(__file__).parents[1] / "docs" / "audit.schema.json"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unfit", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    fit_run(read_source("faces"), 20, folder, FitSettings(), arch="200-50")
+    return folder
+
+
+def changed(record: Record, **fields: Any) -> Record:
+    """As if the audit had ended otherwise."""
+    return Record.model_validate(record.model_dump() | fields)
+
+
+# The decision ----------------------------------------------------------------------------------------------
+
+DONE = Effort("auto", "finished", 30.0, 500, rank=20)
+
+
+@pytest.mark.parametrize(
+    ("recovered", "proven", "effort", "policy", "verdict", "says"),
+    [
+        (23, 0, {}, {}, "leak", "23 of 40"),
+        (23, 0, {}, {"max_recovered": 23}, "pass", "within the limit of 23"),
+        (1, 0, {}, {}, "pass", "chance alone"),
+        (0, 1, {}, {}, "leak", "proof"),
+        (0, 1, {}, {"max_recovered": 1}, "pass", "0 of 40"),
+        (23, 0, {"status": "out of budget"}, {}, "leak", "23 of 40"),  # little effort was enough
+        (0, 0, {"status": "out of budget"}, {}, "inconclusive", "out of budget"),
+        (0, 0, {"status": "out of budget"}, {"min_budget": 31.0}, "inconclusive", "asks for 31 s"),
+        (0, 0, {"status": "out of budget"}, {"min_budget": 30.0}, "pass", "0 of 40"),
+        (0, 0, {"status": "diverged after 7 iterations"}, {}, "inconclusive", "diverged"),
+        (0, 0, {}, {"min_budget": 3600.0}, "pass", "0 of 40"),  # it did all there is to do
+        (0, 0, {"status": "not applicable: BatchNorm"}, {}, "inconclusive", "cannot be run"),
+        (0, 0, {"num_candidates": 0}, {}, "inconclusive", "nothing above its noise"),
+        (0, 0, {"rank": 0}, {}, "inconclusive", "nothing above its noise"),
+        (0, 0, {"method": "weights"}, {}, "inconclusive", "baseline"),
+    ],
+)
+def test_verdicts_by_policy_and_effort(
+    recovered: int, proven: int, effort: dict[str, Any], policy: dict[str, Any], verdict: str, says: str
+) -> None:
+    found, reasons = decide(recovered, proven, 40, 40, replace(DONE, **effort), Policy(**policy))
+    assert found == verdict
+    assert any(says in reason for reason in reasons), reasons
+
+
+def test_too_few_samples_are_inconclusive_and_say_how_few() -> None:
+    found, reasons = decide(2, 0, 2, 2, DONE, Policy())
+    assert (found, "2 samples and 2 unseen ones" in reasons[0]) == ("inconclusive", True)
+
+
+@dataclass(frozen=True, eq=False)
+class WithBatchNorm(Target):
+    def net(self) -> nn.Sequential:
+        return nn.Sequential(super().net(), nn.BatchNorm1d(1)).eval()
+
+
+def test_a_net_that_the_attack_does_not_cover_is_inconclusive(face_run: Path, tmp_path: Path) -> None:
+    plain = load_target(face_run)
+    target = WithBatchNorm(plain.architecture, plain.weights, plain.input_range)
+    with pytest.raises(NotApplicableError):
+        check_layers(target.net())
+    source, private = private_set(face_run, None, None, None)
+    result = audit(target, private, unseen_set(source, private, None, None, 0))
+    assert (result.verdict, result.exit_code) == ("inconclusive", 3)
+    assert "BatchNorm1d" in result.record.reasons[0]
+    result.save(tmp_path)
+    write_report(load_audit(tmp_path), tmp_path)
+
+
+def test_the_policy_is_read_from_the_command_line(run: Run, small_run: Path, tmp_path: Path) -> None:
+    words = ("--method", "unmix", "--max-recovered", 40, "--fpr", 0.05, "--min-budget", "1m", "--num-unseen", 60)
+    code, printed, _ = run("audit", small_run, *words, "--out", tmp_path / "audit")
+    record = load_audit(tmp_path / "audit").record
+    assert (code, record.verdict) == (0, "pass")
+    assert record.policy == Policy(max_recovered=40, min_budget=60.0, fpr=0.05)
+    assert (record.fpr, record.num_unseen) == (0.05, 60)
+    assert record.num_recovered_unseen == 3
+    low, high = record.recovered_interval
+    assert f"{low:.0%} to {high:.0%}" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--fpr", 0), "--fpr"),
+        (("--fpr", 1.5), "--fpr"),
+        (("--min-budget", "soon"), "--min-budget soon"),
+        (("--min-budget", "0s"), "--min-budget"),
+        (("--min-budget", "inf"), "--min-budget inf"),
+        (("--budget", "infh"), "--budget infh"),
+        (("--max-recovered", -1), "max-recovered"),
+        (("--num-unseen", 1), "1 unseen samples"),
+        (("--from", "audit.json"), "either a TARGET or --from"),
+    ],
+)
+def test_policies_that_cannot_be_meant(
+    run: Run, face_run: Path, tmp_path: Path, words: tuple[object, ...], says: str
+) -> None:
+    code, _, error = run("audit", face_run, *words, "--out", tmp_path / "audit")
+    assert (code, says in error) == (64, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Calibration -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_found_when_ends_in_what_was_found(face_audit: Audit) -> None:
+    points, record = face_audit.record.over_time, face_audit.record
+    assert len(points) > 3
+    assert [p.seconds for p in points] == sorted(p.seconds for p in points)
+    assert [p.num_candidates for p in points] == sorted(p.num_candidates for p in points)
+    last = points[-1]
+    assert (last.num_candidates, last.num_recovered) == (record.num_candidates, record.num_recovered)
+    assert last.num_recovered_unseen == record.num_recovered_unseen
+    assert 0 < last.seconds <= record.seconds["attack"] + 0.01
+
+
+def test_rates_need_unseen_samples_enough(face_audit: Audit, face_run: Path) -> None:
+    assert face_audit.record.rates == []  # 40 unseen samples cannot show a rate of 1%
+    record = audit_run(face_run, method="weights", num_unseen=120).record
+    assert [rate.fpr for rate in record.rates] == [0.01]
+    (rate,) = record.rates
+    assert (rate.num_recovered, rate.threshold) == (record.num_recovered, record.threshold)
+    assert rate.interval == record.recovered_interval
+
+
+def test_the_one_to_one_count_is_near_the_papers(face_audit: Audit) -> None:
+    record = face_audit.record
+    assert abs(record.num_assigned - record.num_recovered) <= 4
+    assert all(0 <= sample.assigned <= 1 and -1 <= sample.ncc <= 1 for sample in record.samples)
+    assert all(sample.psnr is not None and 0 < sample.psnr <= 100 for sample in record.samples)
+
+
+def test_controls_find_nothing_and_baselines_less(run: Run, small_run: Path, tmp_path: Path) -> None:
+    words = ("--method", "unmix", "--controls", "--baselines", "--out", tmp_path / "audit")
+    printed = run("audit", small_run, *words)[1]
+    record = load_audit(tmp_path / "audit").record
+    assert [control.name for control in record.controls] == ["untrained net", "net trained on other samples"]
+    assert all(control.num_recovered <= 2 for control in record.controls)
+    assert record.controls[1].num_candidates > 20
+    assert [baseline.method for baseline in record.baselines] == ["weights", "inversion"]
+    assert "control, untrained net: recovered 0" in printed
+    weights = (small_run / "target.safetensors", "--members", small_run / "members.json")
+    code, printed, _ = run("audit", *weights, "--method", "unmix", "--controls", "--out", tmp_path / "bare")
+    assert code in (0, 1, 3)
+    assert "net trained on other samples: not run" in printed
+
+
+# The file --------------------------------------------------------------------------------------------------
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    ours = json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
+    assert SCHEMA.read_text() == ours, "write it anew: make schema"
+
+
+def test_audits_follow_the_schema_and_wrong_ones_do_not(face_page: Path, face_audit: Audit) -> None:
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    content = json.loads((face_page / "audit.json").read_text())
+    jsonschema.validate(content, schema)
+    jsonschema.validate(redact(face_audit).record.model_dump(mode="json"), schema)
+    for wrong in ({"schema_version": 1}, {"verdict": "fine"}, {"num_good": "many"}, {"extra": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(content | wrong, schema)
+
+
+@pytest.mark.parametrize(("version", "word"), [(1, "older"), (3, "newer")])
+def test_another_version_is_refused(face_page: Path, tmp_path: Path, version: int, word: str) -> None:
+    content = json.loads((face_page / "audit.json").read_text())
+    (tmp_path / "audit.json").write_text(json.dumps(content | {"schema_version": version}))
+    with pytest.raises(UnfitError, match=rf"schema_version {version}, this unfit reads 2.*{word}"):
+        load_audit(tmp_path)
+
+
+def test_junit_says_the_verdict(run: Run, small_run: Path, face_audit: Audit, tmp_path: Path) -> None:
+    words = ("audit", small_run, "--method", "unmix", "--junit", tmp_path / "junit.xml")
+    assert run(*words, "--out", tmp_path / "audit")[0] == 1
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert "training samples are recovered" in str(failure.get("message"))
+    code, _, error = run(*words, "--out", tmp_path / "again")
+    assert (code, "junit.xml exists already" in error) == (2, True)
+    for verdict, kinds in (("pass", []), ("inconclusive", ["error"])):
+        root = ElementTree.fromstring(junit(changed(face_audit.record, verdict=verdict, class_names=["<a>", "&"])))
+        assert [child.tag for child in root[0]] == kinds
+
+
+# Comparison ------------------------------------------------------------------------------------------------
+
+
+def test_a_diff_fails_only_on_what_got_worse(face_audit: Audit) -> None:
+    old = face_audit.record
+    assert compare(old, old).changes == compare(old, old).regressions == []
+    fewer = changed(old, num_recovered=3)
+    assert compare(old, fewer).exit_code == 0
+    assert compare(old, fewer).changes == [f"num_recovered: {old.num_recovered} → 3"]
+    assert "before 3, allowed 0" in compare(fewer, old).regressions[0]
+    allowed = changed(old, policy={"max_recovered": 30}, verdict="pass")
+    assert compare(changed(fewer, verdict="pass"), allowed).regressions == []
+    by_chance = changed(old, num_recovered=1, p_value=0.5, verdict="pass")
+    assert compare(changed(by_chance, num_recovered=0), by_chance).regressions == []
+    assert (
+        "was pass, now it is inconclusive"
+        in compare(by_chance, changed(by_chance, verdict="inconclusive")).regressions[0]
+    )
+    proven = [sample.model_copy(update={"proven": True}).model_dump() for sample in old.samples]
+    assert "40 samples are proven" in compare(old, changed(old, samples=proven)).regressions[0]
+
+
+def test_audits_that_cannot_be_compared_are_refused(run: Run, face_page: Path, tmp_path: Path) -> None:
+    content = json.loads((face_page / "audit.json").read_text())
+    others = {"hashes": content["hashes"] | {"private": "0" * 64}, "fpr": 0.05}
+    similarity = {"similarity": content["similarity"] | {"window": 3}}
+    (tmp_path / "new.json").write_text(json.dumps(content | others | similarity))
+    code, _, error = run("diff", face_page / "audit.json", tmp_path / "new.json")
+    assert code == 2
+    assert all(word in error for word in ("private samples", "0.01 and 0.05", "window 3"))
+    code, printed, _ = run("diff", face_page / "audit.json", face_page)
+    assert (code, printed.strip()) == (0, "nothing changed")
+
+
+# Repetition ------------------------------------------------------------------------------------------------
+
+
+def without_times(record: Record) -> dict[str, Any]:
+    content = record.model_dump(exclude={"seconds"})
+    for entry in (*content["over_time"], *content["controls"], *content["baselines"]):
+        del entry["seconds"]
+    return content
+
+
+def test_an_audit_repeats_itself(
+    run: Run, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small_run.parent)  # relative paths must work from anywhere later
+    words = ("--method", "unmix", "--num-unseen", 80, "--seed", 3, "--no-redact")
+    assert run("audit", small_run.name, *words, "--out", tmp_path / "first")[0] == 1
+    monkeypatch.chdir(tmp_path)
+    assert run("audit", "--from", "first/audit.json", "--no-redact", "--out", "second")[0] == 1
+    first, second = (load_audit(tmp_path / name) for name in ("first", "second"))
+    assert without_times(first.record) == without_times(second.record)
+    assert all(torch.equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
+    code, _, error = run("audit", "--from", "first/audit.json", "--method", "kkt", "--out", "third")
+    assert (code, "leave out --method" in error) == (64, True)
+
+
+def test_a_base_is_found_again(small_run: Path) -> None:
+    record = audit_run(small_run, method="weights", base=small_run).record
+    assert without_times(repeat_audit(record).record) == without_times(record)
+    with pytest.raises(UnfitError, match="the base's weights differ"):
+        repeat_audit(changed(record, hashes=record.hashes.model_dump() | {"base": "0"}))
+
+
+def test_what_has_changed_since_is_not_repeated(face_audit: Audit) -> None:
+    record = face_audit.record
+    stale = changed(
+        record,
+        target=record.target.model_dump() | {"sha256": "0"},
+        hashes=record.hashes.model_dump() | {"unseen": "0"},
+    )
+    with pytest.raises(UnfitError, match="the target's weights and the unseen samples differ"):
+        repeat_audit(stale)
+    with pytest.raises(UnfitError, match="made from arrays"):
+        repeat_audit(changed(record, repeat=None))
+
+
+# Privacy ---------------------------------------------------------------------------------------------------
+
+
+def test_a_redacted_audit_has_no_picture_and_no_index(run: Run, small_run: Path, tmp_path: Path) -> None:
+    # standard output is no terminal here, so this is the default
+    run("audit", small_run, "--method", "unmix", "--out", tmp_path / "audit")
+    hidden = load_audit(tmp_path / "audit")
+    assert hidden.record.redacted
+    indices = {sample.index for sample in hidden.record.samples}
+    assert len(indices) == 20
+    assert all(isinstance(index, str) and len(index) == 16 for index in indices)
+    private = private_set(small_run, None, None, None)[1]
+    for name in ("original", "reconstruction", "unseen"):
+        assert hidden.arrays[name].shape[1:] == (1, 25, 25)
+        # 16 numbers are left of 625: whatever was sharp in any picture is gone from all of them
+        assert int(torch.linalg.matrix_rank(hidden.arrays[name].flatten(1), rtol=1e-4)) <= 16
+    assert int(torch.linalg.matrix_rank(private.x.flatten(1), rtol=1e-4)) > 16
+
+
+def test_redaction_keeps_what_belongs_together_and_no_order(face_audit: Audit) -> None:
+    once, twice = redact(face_audit), redact(face_audit)
+    for audit_ in (once, twice):
+        similarity = [sample.similarity for sample in audit_.record.samples]
+        assert similarity == pytest.approx(audit_.arrays["similarity"].tolist())
+        assert sorted(similarity) == sorted(sample.similarity for sample in face_audit.record.samples)
+        assert audit_.record.num_recovered == face_audit.record.num_recovered
+    ours, theirs = ([sample.index for sample in audit_.record.samples] for audit_ in (once, twice))
+    assert not set(ours) & set(theirs)  # another salt each time
+    assert not np.allclose(once.arrays["similarity"], twice.arrays["similarity"])
+    assert not face_audit.record.redacted
