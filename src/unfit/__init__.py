@@ -10,6 +10,7 @@ from unfit.audit import Audit, audit, load_audit
 from unfit.candidates import Candidates
 from unfit.errors import UnfitError
 from unfit.fit import FitSettings, fit
+from unfit.modules import as_target
 from unfit.nets import Architecture, parse_architecture
 from unfit.runs import audit_run, fit_run
 from unfit.samples import Samples, draw, draw_unseen
@@ -26,6 +27,7 @@ __all__ = [
     "Samples",
     "Target",
     "UnfitError",
+    "as_target",
     "attack",
     "audit",
     "audit_run",

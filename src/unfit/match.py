@@ -9,6 +9,7 @@ from scipy.stats import hypergeom
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.pictures import stretch
 from unfit.samples import Samples
 
 GOOD = 0.4  # the papers' threshold
@@ -73,12 +74,6 @@ def _vote(candidates: Tensor, samples: Tensor, values: Tensor, vote: float) -> t
         rows.append(chosen @ values / chosen.sum(1, keepdim=True))
         first.append(position[:, 0])
     return torch.cat(rows), torch.cat(first)
-
-
-def stretch(images: Tensor) -> Tensor:
-    """Each image's smallest and largest value to 0 and 1."""
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-    return (images - low) / (high - low).clamp_min(1e-12)
 
 
 def ssim(a: Tensor, b: Tensor, window: int = 11) -> Tensor:
