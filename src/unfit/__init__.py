@@ -12,6 +12,7 @@ from unfit.errors import UnfitError
 from unfit.fit import FitSettings, fit
 from unfit.modules import as_target
 from unfit.nets import Architecture, parse_architecture
+from unfit.preflight import Preflight, preflight
 from unfit.runs import audit_run, fit_run
 from unfit.samples import Samples, draw, draw_unseen
 from unfit.sources import read_source
@@ -24,6 +25,7 @@ __all__ = [
     "Audit",
     "Candidates",
     "FitSettings",
+    "Preflight",
     "Samples",
     "Target",
     "UnfitError",
@@ -39,5 +41,6 @@ __all__ = [
     "load_base",
     "load_target",
     "parse_architecture",
+    "preflight",
     "read_source",
 ]
