@@ -14,12 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unfit import costs
 from unfit.attacks.consensus import ROOMY
 from unfit.attacks.kinks import MAX_INPUTS
 from unfit.attacks.mixtures import Mixtures, read_mixtures
 from unfit.attacks.solvers import can_unmix
 from unfit.attacks.unmix import tellable
+from unfit.costs import (
+    inversion_seconds,
+    kkt_seconds,
+    operations_per_second,
+    paper_seconds,
+    peel_seconds,
+    unmix_seconds,
+)
 from unfit.modules import as_base, as_target
 from unfit.target import NotPlainError, Target, Weights, load_base, load_target
 
@@ -167,19 +174,19 @@ def _some(names: list[str]) -> str:
 
 def _outlooks(target: Target, mixtures: Mixtures, reading: float) -> list[Outlook]:
     """In the order of NAMES: what `auto` would do, and each attack by itself."""
-    speed, architecture = costs.operations_per_second(), target.architecture
+    speed, architecture = operations_per_second(), target.architecture
     peel, unmix, kkt = _peel(mixtures), _unmix(target, mixtures, speed), _kkt(target, mixtures, speed)
     enough = unmix.applies and mixtures.span.rank <= ROOMY * tellable(mixtures.shape)
     parts = [part for part in (peel, unmix, kkt) if part.applies and not (part is kkt and enough)]
     words = "does " + ", then ".join(part.attack for part in parts) if parts else unmix.why
-    papers = costs.paper_seconds(mixtures, architecture) if kkt.applies else None
+    papers = paper_seconds(mixtures, architecture) if kkt.applies else None
     return [
         Outlook("auto", bool(parts), words, _total(parts)),
         peel,
         unmix,
         replace(kkt, seconds=_total([kkt, unmix]) if kkt.applies else None),  # by itself it pools components too
         Outlook(NAMES[4], kkt.applies, "one of its 100 settings" if kkt.applies else kkt.why, papers),
-        Outlook("inversion", True, "a baseline", costs.inversion_seconds(architecture, speed)),
+        Outlook("inversion", True, "a baseline", inversion_seconds(architecture, speed)),
         Outlook("weights", True, "a baseline", reading),
     ]
 
@@ -203,7 +210,7 @@ def _peel(mixtures: Mixtures) -> Outlook:
         why = f"{n} samples are too many to prove at width {w}: about {int(PROVABLE * w)} can be"
     if why or n is None:
         return Outlook("peel", False, why or "")
-    return Outlook("peel", True, f"up to {n} samples, each with a proof", costs.peel_seconds(n, w))
+    return Outlook("peel", True, f"up to {n} samples, each with a proof", peel_seconds(n, w))
 
 
 def _unmix(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
@@ -215,7 +222,7 @@ def _unmix(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
     if not can_unmix(target, mixtures):
         return Outlook("unmix", False, f"samples crowd: {rank} directions, and edges tell {most} apart")
     where = "behind the convolution" if mixtures.conv is not None else "above the noise"
-    return Outlook("unmix", True, f"{rank} directions {where}", costs.unmix_seconds(mixtures, speed))
+    return Outlook("unmix", True, f"{rank} directions {where}", unmix_seconds(mixtures, speed))
 
 
 def _kkt(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
@@ -224,7 +231,7 @@ def _kkt(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
         return Outlook("kkt", True, "few inputs: where the neurons' kinks meet", 5.0)
     if rank < 2:
         return Outlook("kkt", False, "nothing stands above the noise of the start")
-    seconds = costs.kkt_seconds(mixtures, architecture, speed)
+    seconds = kkt_seconds(mixtures, architecture, speed)
     return Outlook("kkt", True, f"random starts in {rank} directions", seconds)
 
 
