@@ -225,6 +225,7 @@ BAD[0, 0, 0, :2] = torch.nan
         ((X[:0], Y[:0]), ["x is empty", "y is empty"]),
         (X, ["give both sets as (x, y)"]),
         ((X * 1j, Y), ["x is no array of numbers"]),
+        (([[1], [1, 2]], Y), ["x is no array of numbers"]),
     ],
 )
 def test_everything_wrong_with_the_samples_is_in_one_error(private: Any, says: list[str]) -> None:
@@ -236,8 +237,8 @@ def test_everything_wrong_with_the_samples_is_in_one_error(private: Any, says: l
 
 
 def test_the_shape_of_a_sample_where_the_arrays_tell_it() -> None:
-    shapes = [sample_shape((x, Y)) for x in (X, X[:, 0], X.flatten(1), 3)]
-    assert shapes == [(1, 8, 8), (1, 8, 8), None, None]
+    shapes = [sample_shape((x, Y)) for x in (X, X[:, 0], X.flatten(1), 3, [[1], [1, 2]])]
+    assert shapes == [(1, 8, 8), (1, 8, 8), None, None, None]
 
 
 def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidence(

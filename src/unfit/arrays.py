@@ -42,7 +42,10 @@ def sample_shape(given: Given) -> tuple[int, ...] | None:
     if isinstance(given, Samples):
         return given.shape
     x = given[0] if isinstance(given, tuple | list) and len(given) == 2 else ()
-    shape = tuple(x.shape if isinstance(x, Tensor) else np.shape(x))
+    try:
+        shape = tuple(x.shape if isinstance(x, Tensor) else np.shape(x))
+    except ValueError:  # rows of different lengths, which `as_samples` refuses
+        return None
     return {3: (1, *shape[1:]), 4: shape[1:]}.get(len(shape))
 
 

@@ -10,13 +10,14 @@ import time
 
 import torch
 
+from unfit.attacks.inversion import InversionSettings
 from unfit.attacks.kkt import choose_score
 from unfit.attacks.mixtures import Mixtures
 from unfit.attacks.solvers import FastSettings, PaperSettings, count
 from unfit.attacks.unmix import UnmixSettings, run_ranks
 from unfit.nets import Architecture, device
 
-STARTS, INVERSION_ITERATIONS = 1000, 300
+STARTS = 1000  # of inversion
 SIDE = 512  # of the product that is timed
 OVERHEAD = 5e-4  # seconds of an iteration whatever its size
 PEEL = (4.0, 8.0)  # seconds: whatever the size, and at 100 samples and width 1000; measured (docs/results.md)
@@ -61,7 +62,7 @@ def paper_seconds(mixtures: Mixtures, architecture: Architecture) -> float:
 
 def inversion_seconds(architecture: Architecture, speed: float) -> float:
     """Forward, and backward to the inputs."""
-    return INVERSION_ITERATIONS * 2 * 2 * STARTS * pass_operations(architecture) / speed
+    return InversionSettings().iterations * 2 * 2 * STARTS * pass_operations(architecture) / speed
 
 
 def peel_seconds(num_samples: int, width: int) -> float:
