@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unfit.errors import UnfitError
 from unfit.files import write_json
 from unfit.nets import MAX_PARAMETERS, Architecture, initialise, parse_architecture
-from unfit.target import Target, load_base, load_target, save_target, save_weights
+from unfit.target import NotPlainError, Target, load_base, load_target, save_target, save_weights
 
 Weights = dict[str, Tensor]
 
@@ -64,7 +64,7 @@ both = pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def refused(match: str, path: Path, load: Callable[..., Target] = load_target, *args: object) -> str:
     with pytest.raises(UnfitError, match=match) as caught:
         load(path, *args)
-    assert type(caught.value) is UnfitError
+    assert caught.value.exit_code == (3 if isinstance(caught.value, NotPlainError) else 2)
     assert str(caught.value).startswith(str(path))
     return str(caught.value)
 

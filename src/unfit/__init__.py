@@ -10,7 +10,9 @@ from unfit.audit import Audit, audit, load_audit
 from unfit.candidates import Candidates
 from unfit.errors import UnfitError
 from unfit.fit import FitSettings, fit
+from unfit.modules import as_target
 from unfit.nets import Architecture, parse_architecture
+from unfit.preflight import Preflight, preflight
 from unfit.record import Policy
 from unfit.runs import audit_run, fit_run
 from unfit.samples import Samples, draw, draw_unseen
@@ -25,9 +27,11 @@ __all__ = [
     "Candidates",
     "FitSettings",
     "Policy",
+    "Preflight",
     "Samples",
     "Target",
     "UnfitError",
+    "as_target",
     "attack",
     "audit",
     "audit_run",
@@ -39,5 +43,6 @@ __all__ = [
     "load_base",
     "load_target",
     "parse_architecture",
+    "preflight",
     "read_source",
 ]

@@ -13,15 +13,17 @@ from typing import Any, TypedDict
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from unfit.arrays import Arrays, as_samples, sample_shape
 from unfit.attacks import Method, Score, Solver, attack
 from unfit.attacks.mixtures import read_mixtures
 from unfit.calibration import calibrate, chance, interval
 from unfit.candidates import Candidates, Part, pool
 from unfit.errors import NotApplicableError, UnfitError, UsageError
-from unfit.files import read_as, read_json, write_json
+from unfit.files import as_json, new_file, read_as, read_json, write_json
 from unfit.match import GOOD, HIGH, WINDOWS, Matches, l2, match, ncc, nearest, psnr, vote_factor
+from unfit.modules import as_base, as_target
 from unfit.nets import margin, outputs
 from unfit.progress import Report, quiet
 from unfit.record import (
@@ -61,10 +63,38 @@ class Audit:
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
 
+    @property
+    def recovered(self) -> list[int | str]:
+        """The indices of the recovered samples; in a redacted audit their hashes."""
+        return [sample.index for sample in self.record.samples if sample.recovered]
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The content of `audit.json`, also written to `path` if one is given."""
+        return _written(as_json(self.record.model_dump(mode="json")), path)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The page, self-contained, also written to `path` if one is given."""
+        from unfit.report.page import page  # which itself needs this module
+
+        return _written(page(self), path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from unfit.report.notebook import picture
+
+        return picture(self)
+
     def save(self, folder: Path) -> None:
         """Write `audit.json` and `arrays.safetensors`; the page is built from these alone."""
         save_file({name: value.contiguous() for name, value in self.arrays.items()}, folder / "arrays.safetensors")
         write_json(folder / "audit.json", self.record.model_dump(mode="json"))
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        with new_file(Path(path), force=True) as file:
+            file.write_text(text, encoding="utf-8")
+    return text
 
 
 def load_audit(folder: Path) -> Audit:
@@ -89,12 +119,12 @@ def load_record(path: Path) -> Record:
 
 
 def audit(
-    target: Target,
-    private: Samples,
-    unseen: Samples,
+    model: Target | nn.Module,
+    private: Arrays,
+    unseen: Arrays,
     *,
     method: Method = "auto",
-    base: Target | None = None,
+    base: Target | nn.Module | None = None,
     solver: Solver | None = None,
     score: Score | None = None,
     num_candidates: int | None = None,
@@ -107,9 +137,13 @@ def audit(
 ) -> Audit:
     """Which of the private samples do the weights give away?
 
-    `private` is what the target was trained on, `unseen` as many or more samples of the same kind that it never
-    saw: the control. Both as stored, the mean not yet subtracted. `data` names the source in the record.
+    `private` is what the model was trained on, `unseen` as many samples or more of the same kind that it never
+    saw: the control. Either (x, y), tensors or arrays, x exactly as the model sees it; or `Samples` as stored,
+    less the mean of the private ones. `data` names the source in the record.
     """
+    target = as_target(model, sample_shape(private))
+    private, unseen = as_samples(private, unseen, target.architecture.input_shape, target.architecture.num_outputs)
+    base = as_base(base, target)
     policy = policy or Policy()
     _check(target, private, unseen, policy.fpr, window)
     began = time.perf_counter()

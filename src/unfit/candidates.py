@@ -9,14 +9,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from unfit.errors import UnfitError, UsageError
+from unfit.pictures import embedded, stretch, tiles
 
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
+SHOWN, SHOWN_ACROSS = 45, 15  # pictures in a notebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,21 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def images(self) -> Tensor:
+        """As pictures: (m, c, h, w), each stretched to [0, 1]."""
+        if self.x.ndim != 4:
+            raise UnfitError(f"candidates of shape {tuple(self.x.shape[1:])} are no pictures: see x")
+        return stretch(self.x)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what there is, and the first pictures."""
+        sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
+        words = f"<p>{len(self)} candidates{sure} ({self.attack.get('method', 'unknown')})</p>"
+        if self.x.ndim != 4 or not len(self):
+            return words
+        rows = tiles(self.images()[:SHOWN], min(len(self), SHOWN_ACROSS), zoom=2)
+        return f'{words}<img alt="the first candidates" src="{embedded(Image.fromarray(np.concatenate(rows)))}">'
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from unfit import __version__
 from unfit.attacks import Method as AttackMethod
@@ -20,13 +21,16 @@ from unfit.audit import Audit, load_record
 from unfit.candidates import save_candidates
 from unfit.compare import compare
 from unfit.errors import UnfitError, UsageError
+from unfit.files import as_json as json_text
 from unfit.files import new_file, new_folder
 from unfit.fit import FitSettings, Loss, Method
+from unfit.preflight import preflight_file
 from unfit.progress import bar
 from unfit.record import Policy
 from unfit.redact import redact
 from unfit.report import write_report
 from unfit.report.junit import junit
+from unfit.report.terminal import show
 from unfit.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 from unfit.sources import read_source
 from unfit.target import load_base, load_target
@@ -314,6 +318,22 @@ def diff(
     for regression in difference.regressions:
         out.print(f"worse: {regression}")
     return difference.exit_code
+
+
+@app.command()
+def preflight(
+    target: TargetPath,
+    base: Base = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same for machines.")] = False,
+) -> int:
+    """Which attacks apply to these weights, why not the others, and how long? Exit code 3 if there are none."""
+    found = preflight_file(target, base)
+    if as_json:
+        print(json_text(found.record()), end="")
+    else:
+        for part in show(found):
+            out.print(part, soft_wrap=isinstance(part, Text))  # tables wrap inside their cells
+    return found.exit_code
 
 
 def _given(context: typer.Context) -> set[str]:

@@ -63,9 +63,13 @@ def _beside(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
         raise UnfitError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def as_json(content: dict[str, Any]) -> str:
     """Readable, and strict: NaN and Infinity are not JSON."""
-    path.write_text(json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(as_json(content), encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

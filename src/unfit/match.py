@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.nets import Architecture
+from unfit.pictures import stretch
 from unfit.samples import Samples
 
 GOOD = 0.4  # the papers' threshold
@@ -168,12 +169,6 @@ def _compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
     if x.ndim == 4:
         return ssim(show(centred, mean), x, window)
     return vector_similarity(centred, x - mean)
-
-
-def stretch(images: Tensor) -> Tensor:
-    """Each image's smallest and largest value to 0 and 1."""
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-    return (images - low) / (high - low).clamp_min(1e-12)
 
 
 def ssim(a: Tensor, b: Tensor, window: int = 11) -> Tensor:

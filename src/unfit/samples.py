@@ -25,6 +25,8 @@ class Samples:
     y: torch.Tensor  # int64, 0..k-1
     indices: torch.Tensor  # int64: position of each sample in its part of the source
     class_names: tuple[str, ...]
+    shift: float | None = None  # subtracted before the net sees a value; None: the mean of the training samples
+    scale: float = 1.0  # what the net sees is multiplied by this
 
     def __len__(self) -> int:
         return len(self.y)
@@ -44,12 +46,12 @@ class Samples:
 
     @property
     def mean(self) -> torch.Tensor:
-        """The mean sample, (1, *shape)."""
-        return self.x.mean(dim=0, keepdim=True)
+        """What is subtracted before the net sees these samples, if they are its training set: (1, *shape)."""
+        return self.x.mean(0, keepdim=True) if self.shift is None else torch.full_like(self.x[:1], self.shift)
 
     def centred(self, mean: torch.Tensor) -> Samples:
-        """With this mean subtracted; for unseen samples pass the mean of the members."""
-        return replace(self, x=self.x - mean)
+        """As the net sees them; for unseen samples pass the mean of the members."""
+        return replace(self, x=(self.x - mean) * self.scale)
 
     @property
     def sha256(self) -> str:

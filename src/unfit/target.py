@@ -35,6 +35,16 @@ _BROKEN = (  # what reading a damaged PyTorch file ends in
 MAX_BYTES = 8 * MAX_PARAMETERS  # of a checkpoint: float64 at most
 
 
+class NotPlainError(UnfitError):
+    """A whole checkpoint, but of a net that no attack covers unless it is described; its tensors."""
+
+    exit_code = 3  # inconclusive: an audit says nothing about it, which is no pass
+
+    def __init__(self, message: str, found: Weights) -> None:
+        super().__init__(message)
+        self.found = found
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """A trained net as its publisher would hand it out. `input_range` bounds each value, None if unknown."""
@@ -129,17 +139,18 @@ def infer_architecture(found: Weights, path: Path) -> Architecture:
     if not order:
         problems.append("its weight matrices do not chain, each layer's inputs being the one before's outputs")
     if problems:
-        raise UnfitError(
+        raise NotPlainError(
             f"{path}: not a plain perceptron: {'; '.join(problems)}. "
-            f"Describe any other net in {path.with_suffix('.json').name} beside it (docs/formats.md)"
+            f"Describe any other net in {path.with_suffix('.json').name} beside it (docs/formats.md)",
+            found,
         )
     shapes = [found[f"{name}.weight"].shape for name in order]
     hidden = tuple(int(shape[0]) for shape in shapes[:-1])
     biases = tuple(f"{name}.bias" in found for name in order)
-    return Architecture(_input_shape(int(shapes[0][1])), hidden, int(shapes[-1][0]), biases)
+    return Architecture(picture_shape(int(shapes[0][1])), hidden, int(shapes[-1][0]), biases)
 
 
-def fit_weights(found: Weights, architecture: Architecture, path: Path) -> Weights:
+def fit_weights(found: Weights, architecture: Architecture, path: Path | str) -> Weights:
     """The checkpoint's tensors under this project's names, in float32; everything wrong with them in one error."""
     if architecture.num_parameters > MAX_PARAMETERS:
         raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters, {MAX_PARAMETERS:,} is the most")
@@ -195,7 +206,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
-def _input_shape(d: int) -> tuple[int, ...]:
+def picture_shape(d: int) -> tuple[int, ...]:
     """d = s² is a grey square, d = 3s² a coloured one (never both); anything else, and tiny ones, a vector."""
     for channels in (1, 3):
         side = math.isqrt(d // channels)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from torch import nn
+
 from unfit.attacks.auto import AutoSettings, auto
 from unfit.attacks.inversion import InversionSettings, inversion
 from unfit.attacks.kkt import Score
@@ -13,6 +15,7 @@ from unfit.attacks.unmix import UnmixSettings, unmix
 from unfit.attacks.weights import weights
 from unfit.candidates import Candidates
 from unfit.errors import UsageError, unknown
+from unfit.modules import as_base, as_target
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
@@ -22,9 +25,9 @@ Method = Literal["auto", "unmix", "kkt", "inversion", "weights"]
 
 
 def attack(
-    target: Target,
+    model: Target | nn.Module,
     method: Method = "auto",
-    base: Target | None = None,
+    base: Target | nn.Module | None = None,
     seed: int = 0,
     progress: Report = quiet,
     *,
@@ -33,13 +36,15 @@ def attack(
     num_candidates: int | None = None,
     budget: float | None = None,
 ) -> Candidates:
-    """Reconstruct training samples from weights alone.
+    """Reconstruct training samples from weights alone: those of a Target, or of a module that `as_target` takes.
 
     `base`: the weights training started from, if known (a public model that was fine-tuned): its change is
     attacked, which gives away far more. `auto` does all that applies, within `budget` seconds if given, and puts
     what it is most confident of first. `solver` and `score` are kkt's (`any` for a regression loss with weight
     decay); `num_candidates` is kkt's, for each run, and inversion's.
     """
+    target = as_target(model)
+    base = as_base(base, target)
     if method not in get_args(Method):
         raise unknown("method of attack", method, get_args(Method))
     if solver is not None and solver not in get_args(Solver):

@@ -68,9 +68,7 @@ def unmixed(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quie
 def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
     """The independent components of the span, both signs, one part for each rank and contrast."""
     span = mixtures.span
-    most = min(span.rank if span.ends else len(span.right), tellable(mixtures.shape))
-    ranks = sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
-    plan = list(itertools.product(ranks, settings.runs))
+    plan = list(itertools.product(run_ranks(mixtures, settings), settings.runs))
     for i, (rank, (contrast, orthogonal)) in enumerate(plan):
         name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
         progress(i / len(plan), name)
@@ -78,6 +76,13 @@ def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = q
         mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
         maps = mixing @ span.right[:rank]
         yield Part(f"unmix: {name}", rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu())
+
+
+def run_ranks(mixtures: Mixtures, settings: UnmixSettings) -> list[int]:
+    """How many directions are unmixed, in one run after the other."""
+    span = mixtures.span
+    most = min(span.rank if span.ends else len(span.right), tellable(mixtures.shape))
+    return sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
 
 
 def tellable(shape: tuple[int, ...]) -> int:

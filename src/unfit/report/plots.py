@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 
 import matplotlib
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor
 
 from unfit.audit import Audit
+from unfit.pictures import data_uri as data_uri
+from unfit.pictures import png as png
+from unfit.pictures import tiles
 
 INK = "#010203"  # stands for the page's text colour until the plot is inlined
 MEMBER, UNSEEN = "#d9480f", "#868e96"
-
-
-def png(image: Tensor) -> Image.Image:
-    """(c, h, w) in [0, 1], grey or colour."""
-    pixels = (image.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    return Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
-
-
-def data_uri(image: Tensor) -> str:
-    """An image that lives inside the page."""
-    buffer = io.BytesIO()
-    png(image).save(buffer, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def pairs(audit: Audit, columns: int = 15, rows: int = 3, zoom: int = 3) -> Image.Image:
     """The best pairs as the papers show them: each reconstruction above its original, best first."""
     order = audit.arrays["similarity"].argsort(descending=True)[: columns * rows]
     columns = min(columns, len(order))
-    above, below = (_tiles(audit.arrays[name][order], columns, zoom) for name in ("reconstruction", "original"))
+    above, below = (tiles(audit.arrays[name][order], columns, zoom) for name in ("reconstruction", "original"))
     gap = np.full((2 * zoom, *above[0].shape[1:]), 255, np.uint8)
     bands = [band for a, b in zip(above, below, strict=True) for band in (a, b, gap)]
     return Image.fromarray(np.concatenate(bands[:-1]))
-
-
-def _tiles(images: Tensor, columns: int, zoom: int) -> list[np.ndarray]:
-    """Rows of images side by side, grey ones as colour, the last row filled with white."""
-    pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
-    pixels = torch.cat([pixels, pixels.new_full((-len(pixels) % columns, *pixels.shape[1:]), 255)])
-    pixels = pixels.repeat_interleave(zoom, 2).repeat_interleave(zoom, 3)
-    pixels = torch.nn.functional.pad(pixels, (1, 1, 1, 1), value=255)
-    return [torch.cat(list(row), 2).permute(1, 2, 0).numpy() for row in pixels.split(columns)]
 
 
 def scatter(audit: Audit) -> str:

@@ -1,0 +1,312 @@
+"""Modules and arrays of a user's own: taken as they are, or refused with everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from unfit import Audit, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
+from unfit.arrays import as_samples, sample_shape
+from unfit.candidates import Part, pool
+from unfit.nets import Architecture, outputs
+from unfit.pictures import stretch
+from unfit.runs import private_set, unseen_set
+
+
+class Named(nn.Module):
+    """Written with functions, and its layers declared in another order than they are called in."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor] = F.relu, skip: bool = False) -> None:
+        super().__init__()
+        self.head = nn.Linear(20, 3)
+        self.body = nn.Linear(30, 20, bias=False)
+        self.stem = nn.Linear(64, 30)
+        self.drop = nn.Dropout(0.5)
+        self.activation, self.skip = activation, skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = F.relu(self.stem(x.flatten(1)))
+        second = self.activation(self.body(self.drop(first)))
+        return self.head(second + first[:, :20] if self.skip else second)
+
+
+class Normalised(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5) / 0.5
+
+
+def sequential(*middle: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 30), *middle, nn.Linear(30, 2))
+
+
+MODULES: dict[str, tuple[nn.Module, Architecture]] = {
+    "functions": (Named(), Architecture((1, 8, 8), (30, 20), 3, (True, False, True))),
+    "vector": (
+        nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 1)),
+        Architecture((5,), (7,), 1, (True, True)),
+    ),
+    "flat pictures": (
+        nn.Sequential(nn.Linear(192, 7), nn.ReLU(), nn.Linear(7, 1)),
+        Architecture((3, 8, 8), (7,), 1, (True, True)),
+    ),
+    "convolution": (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 6), nn.ReLU(), nn.Linear(6, 2)),
+        Architecture((3, 8, 8), (6,), 2, (True, True, True), (3, 4)),
+    ),
+    "one output squeezed": (
+        nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 1), nn.Flatten(0)),
+        Architecture((5,), (7,), 1, (True, True)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_rebuilt_and_behaves_the_same(name: str) -> None:
+    module, architecture = MODULES[name]
+    target = as_target(module.train())
+    assert target.architecture == architecture
+    assert module.training  # the user's own is left as it was
+    x = torch.randn(9, *architecture.input_shape)
+    seen = x.flatten(1) if name == "flat pictures" else x
+    expected = module.eval()(seen).detach().view(9, -1)
+    assert torch.allclose(outputs(target.net(), x), expected, atol=1e-6)
+
+
+def test_the_projects_own_nets_and_double_precision_are_taken(face_run: Path) -> None:
+    target = load_target(face_run)
+    again = as_target(target.net().double())
+    assert again.sha256 == target.sha256
+    assert again.architecture == target.architecture
+    assert as_target(target) is target
+
+
+def test_the_weights_are_a_copy() -> None:
+    module = sequential(nn.ReLU())
+    target = as_target(module)
+    before = target.sha256
+    nn.init.zeros_(module[1].weight)
+    assert target.sha256 == before
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (sequential(nn.BatchNorm1d(30), nn.GELU()), ["2 is BatchNorm1d (it mixes", "3 is GELU"]),
+        (sequential(nn.Sigmoid()), ["2 is Sigmoid", "ReLU"]),
+        (nn.Sequential(sequential(nn.ReLU()), nn.LogSoftmax(1)), ["1 is LogSoftmax", "logits"]),
+        (Named(torch.tanh), ["head is not given the ReLU of body"]),
+        (Named(skip=True), ["head is not given the ReLU of body", "skip"]),
+        (sequential(), ["2 is not given the ReLU of 1"]),
+        (nn.Sequential(Normalised(), *sequential(nn.ReLU())), ["2 is not given the inputs", "outside the model"]),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2)),
+            ["0 has a stride, padding"],
+        ),
+        (
+            nn.Sequential(
+                nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)
+            ),
+            ["2 is a convolution, which only the first"],
+        ),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), ["1 is LazyLinear"]),
+        (nn.Sequential(nn.Flatten()), ["no dense layer"]),
+        (nn.Sequential(nn.Embedding(9, 64), nn.Linear(64, 2)), ["0 is Embedding"]),
+        (nn.LSTM(64, 5), ["the net is LSTM"]),
+        ("model.pt", ["expected a torch.nn.Module", "str"]),
+    ],
+)
+def test_what_does_not_fit_is_named(module: nn.Module, says: list[str]) -> None:
+    shape = (1, 10, 10) if isinstance(module, nn.Sequential) and isinstance(module[0], nn.Conv2d) else None
+    shape = (3, 8, 8) if shape and module[0].in_channels == 3 else shape  # type: ignore[union-attr, operator]
+    with pytest.raises(UnfitError) as error:
+        as_target(module, shape)
+    assert all(part in str(error.value) for part in says), str(error.value)
+
+
+def test_a_module_used_twice_is_refused() -> None:
+    shared = nn.Linear(64, 64)
+    with pytest.raises(UnfitError, match="is used 2 times"):
+        as_target(nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(64, 1)))
+
+
+def test_a_module_with_nan_is_refused() -> None:
+    module = sequential(nn.ReLU())
+    nn.init.constant_(module[1].bias, torch.nan)
+    with pytest.raises(UnfitError, match=r"1\.bias has values that are NaN"):
+        as_target(module)
+
+
+def test_an_input_shape_that_the_layers_do_not_tell_is_asked_for() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 4 * 6, 1))
+    with pytest.raises(UnfitError, match="input_shape"):
+        as_target(module)
+    assert as_target(module, (1, 6, 8)).architecture.input_shape == (1, 6, 8)
+    with pytest.raises(UnfitError, match=r"does not take inputs of shape \(1, 9, 9\)"):
+        as_target(module, (1, 9, 9))
+
+
+X = torch.rand(6, 1, 8, 8)
+Y = torch.tensor([0, 1, 0, 1, 0, 1])
+
+
+def one(x: Any = X, y: Any = Y, shape: tuple[int, ...] = (1, 8, 8), outputs: int = 1) -> Samples:
+    return as_samples((x, y), (X, Y) if shape == (1, 8, 8) else (x, y), shape, outputs)[0]
+
+
+@pytest.mark.parametrize(
+    "x", [X, X.numpy(), X.double(), X.flatten(1), X[:, 0], X.tolist(), X.clone().requires_grad_()]
+)
+def test_arrays_of_many_kinds_are_the_same_samples(x: Any) -> None:
+    samples = one(x)
+    assert torch.allclose(samples.x, X)
+    assert torch.equal(samples.centred(samples.mean).x, samples.x)  # nothing is subtracted
+    assert samples.indices.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_eight_bits_become_unit_range() -> None:
+    assert torch.allclose(one((X * 255).round().to(torch.uint8)).x, X, atol=1 / 255)
+
+
+def test_normalised_pictures_are_shown_in_unit_range_and_seen_as_given() -> None:
+    given = (X - 0.3) / 0.2
+    private, unseen = as_samples((given, Y), (given[:3] - 1, Y[:3]), (1, 8, 8), 1)
+    assert float(unseen.x.min()) == pytest.approx(0, abs=1e-6)
+    assert float(private.x.max()) == pytest.approx(1, abs=1e-6)
+    assert torch.allclose(private.centred(private.mean).x, given, atol=1e-5)
+    assert torch.allclose(unseen.centred(private.mean).x, given[:3] - 1, atol=1e-5)
+    assert torch.allclose(stretch(private.x), stretch(given), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("y", "names"),
+    [
+        ([0, 1, 0, 1, 0, 1], ("0", "1")),
+        (np.array([0.0, 1, 0, 1, 0, 1])[:, None], ("0", "1")),
+        ([False, True] * 3, ("0", "1")),
+        ([-1, 1, -1, 1, -1, 1], ("-1", "1")),
+        ([3, 7, 3, 7, 3, 7], ("3", "7")),
+    ],
+)
+def test_labels_of_one_output(y: Any, names: tuple[str, ...]) -> None:
+    samples = as_samples((X, y), (X, y), (1, 8, 8), 1)[0]
+    assert samples.y.tolist() == [0, 1, 0, 1, 0, 1]
+    assert samples.class_names == names
+
+
+def test_labels_of_several_outputs_are_positions() -> None:
+    samples = one(y=[2, 2, 0, 0, 2, 0], outputs=3)
+    assert samples.y.tolist() == [2, 2, 0, 0, 2, 0]
+    assert samples.class_names == ("0", "1", "2")
+
+
+BAD = X.clone()
+BAD[0, 0, 0, :2] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("private", "says"),
+    [
+        ((BAD, Y[:4]), ["private: x has 2 values that are NaN"]),
+        ((X, Y[:4]), ["private: 6 samples but 4 labels"]),
+        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the net takes (n, 1, 8, 8)"]),
+        ((X.transpose(1, 3), Y), ["private: x has shape (6, 8, 8, 1)"]),
+        ((X, Y + 0.5), ["no whole numbers"]),
+        ((X, F.one_hot(Y)), ["y has shape (6, 2)"]),
+        ((X, [0, 1, 2, 0, 1, 2]), ["private: the labels 2 are none of 0, 1"]),
+        ((["a", "b"], ["c", "d"]), ["x is no array of numbers", "y is no array of numbers"]),
+        ((X[:0], Y[:0]), ["x is empty", "y is empty"]),
+        (X, ["give both sets as (x, y)"]),
+        ((X * 1j, Y), ["x is no array of numbers"]),
+        (([[1], [1, 2]], Y), ["x is no array of numbers"]),
+    ],
+)
+def test_everything_wrong_with_the_samples_is_in_one_error(private: Any, says: list[str]) -> None:
+    with pytest.raises(UnfitError) as error:
+        as_samples(private, (X[:, :1, :2], Y), (1, 8, 8), 1)
+    message = str(error.value)
+    assert all(part in message for part in says), message
+    assert "unseen: x has shape (6, 1, 2, 8)" in message
+
+
+def test_the_shape_of_a_sample_where_the_arrays_tell_it() -> None:
+    shapes = [sample_shape((x, Y)) for x in (X, X[:, 0], X.flatten(1), 3, [[1], [1, 2]])]
+    assert shapes == [(1, 8, 8), (1, 8, 8), None, None, None]
+
+
+def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidence(
+    face_run: Path, face_audit: Audit
+) -> None:
+    """The papers' protocol adds the mean, which arrays do not tell, so similarities differ; the finding hardly."""
+    source, private = private_set(face_run, None, None, None)
+    unseen = unseen_set(source, private, None, None, 0)
+    mean, net = private.mean, load_target(face_run).net()
+    again = audit(net, (private.x - mean, private.y), (unseen.x - mean, unseen.y))
+    assert again.verdict == "leak"
+    assert abs(again.record.num_recovered - face_audit.record.num_recovered) <= 6
+    assert torch.allclose(again.arrays["output"], face_audit.arrays["output"], rtol=1e-3)
+    assert len(again.recovered) == again.record.num_recovered
+
+
+def test_a_fine_tuned_module_and_its_base_prove_samples(face_run: Path) -> None:
+    _, private = private_set(face_run, None, None, None)
+    x, y = private.x[10:30] - private.mean, private.y[10:30]
+    architecture = Architecture((1, 25, 25), (300,), 1, (True, True))
+    fitted = fit(architecture, (x, y), (x, y), FitSettings(init=None))
+    model, start = (Target(architecture, weights).net() for weights in (fitted.weights, fitted.start))
+    candidates = attack(model, base=start)
+    assert candidates.facts["estimated_num_samples"] == 20
+    assert candidates.proven.sum() >= 10
+    with pytest.raises(UnfitError, match="the base is 625-30-1"):
+        attack(model, base=nn.Sequential(nn.Flatten(), nn.Linear(625, 30), nn.ReLU(), nn.Linear(30, 1)))
+
+
+def test_an_untrained_module_is_never_a_pass() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(625, 300), nn.ReLU(), nn.Linear(300, 2))
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.rand(40, 1, 25, 25, generator=random), torch.arange(40) % 2
+    assert audit(module, (x[:20], y[:20]), (x[20:], y[20:])).verdict != "leak"
+
+
+def test_an_audit_writes_itself(face_audit: Audit, face_page: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "audit.json"
+    assert (
+        face_audit.to_json(path)
+        == face_audit.to_json()
+        == path.read_text()
+        == (face_page / "audit.json").read_text()
+    )
+    html = face_audit.to_html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == html == (face_page / "index.html").read_text()
+    assert json.loads(path.read_text())["num_recovered"] == len(face_audit.recovered)
+
+
+def test_a_notebook_shows_the_decision_and_the_pairs(face_audit: Audit) -> None:
+    shown = face_audit._repr_html_()
+    assert "<b>leak</b>" in shown
+    assert f"recovered {face_audit.record.num_recovered} of 40" in shown
+    assert shown.count('src="data:image/png;base64,') == 1
+    assert "<script" not in shown
+    assert len(shown) < 200_000
+
+
+def test_candidates_as_pictures() -> None:
+    x = torch.randn(50, 3, 8, 8)
+    candidates = pool([Part("a", x)], {"method": "unmix"}, {"seconds": 0.0})
+    images = candidates.images()
+    assert images.amin((1, 2, 3)).abs().max() == 0
+    assert images.amax((1, 2, 3)).sub(1).abs().max() < 1e-6
+    assert "50 candidates (unmix)" in candidates._repr_html_()
+    assert "data:image/png" in candidates._repr_html_()
+    assert "<img" not in pool([Part("a", x[:0])], {}, {"seconds": 0.0})._repr_html_()
+    vectors = pool([Part("a", x.flatten(1))], {}, {"seconds": 0.0})
+    assert "<img" not in vectors._repr_html_()
+    with pytest.raises(UnfitError, match="no pictures"):
+        vectors.images()

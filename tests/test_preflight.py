@@ -1,0 +1,213 @@
+"""What is said before an attack: it holds when the attack is made."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from unfit import FitSettings, Preflight, Target, attack, fit_run, load_base, load_target, preflight, read_source
+from unfit.attacks.mixtures import read_mixtures
+from unfit.cli import main
+from unfit.nets import initialise, parse_architecture
+from unfit.preflight import not_covered, preflight_file
+from unfit.report.terminal import duration, show
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unfit", "preflight", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def standard_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A standard start, which hides the samples from whoever does not know it."""
+    folder = tmp_path_factory.mktemp("standard")
+    fit_run(read_source("faces"), 40, folder, FitSettings(init=None), arch="300-100")
+    return folder
+
+
+def untrained(arch: str = "300-100", shape: tuple[int, ...] = (1, 25, 25), scale: float | None = None) -> Target:
+    architecture = parse_architecture(arch, shape, 1)
+    net = initialise(architecture, scale, seed=3)
+    return Target(architecture, {name: value.detach() for name, value in net.state_dict().items()})
+
+
+def applying(found: Preflight) -> dict[str, bool]:
+    return {outlook.attack: outlook.applies for outlook in found.attacks}
+
+
+def why(found: Preflight, name: str) -> str:
+    return next(outlook.why for outlook in found.attacks if outlook.attack == name)
+
+
+def test_a_face_detector_can_be_unmixed(face_run: Path) -> None:
+    target = load_target(face_run)
+    found = preflight(target)
+    assert found.applies
+    assert found.exit_code == 0
+    assert applying(found) | {"peel": False, "unmix": True, "kkt": True} == applying(found)
+    assert "--base" in why(found, "peel")
+    assert found.rank == read_mixtures(target).span.rank > 10
+    assert found.estimated_num_samples is None
+    assert "balanced" in found.notes[1]
+    assert [layer.shape for layer in found.layers] == [(1000, 625), (1000, 1000), (1, 1000)]
+
+
+def test_what_auto_is_said_to_do_it_does_in_about_that_time(face_run: Path) -> None:
+    target = load_target(face_run)
+    said = preflight(target).attacks[0]
+    began = time.perf_counter()
+    done = {name.partition(":")[0] for name in attack(target).origins} - {"consensus"}
+    took = time.perf_counter() - began
+    assert set(said.why.removeprefix("does ").split(", then ")) == done
+    assert said.seconds is not None
+    assert took / 8 < said.seconds < 8 * took  # a factor of three where nothing else runs beside it
+
+
+def test_a_standard_start_hides_and_a_base_uncovers(standard_run: Path) -> None:
+    target = load_target(standard_run)
+    blind, known = preflight(target), preflight(target, load_base(standard_run, target))
+    assert any("PyTorch's standard start" in note for note in blind.notes)
+    assert not any("standard start" in note for note in known.notes)
+    assert (blind.estimated_num_samples, known.estimated_num_samples) == (None, 40)
+    assert applying(known)["peel"]
+    assert not applying(blind)["peel"]
+    assert any("plain gradient steps (GD, SGD, momentum)" in note for note in known.notes)
+
+
+def test_another_base_is_noticed(standard_run: Path) -> None:
+    found = preflight(load_target(standard_run), untrained())
+    assert not applying(found)["peel"]
+    assert "no visible end" in why(found, "peel")
+    assert any("not plain gradient steps from this base alone" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("scale", [None, 1e-4])
+def test_an_untrained_net_shows_nothing(scale: float | None) -> None:
+    found = preflight(untrained(scale=scale))
+    assert not found.applies
+    assert found.exit_code == 3
+    assert "nothing stands above the noise" in why(found, "auto")
+    assert any("no sign of training" in note for note in found.notes)
+    assert applying(found)["inversion"]  # baselines always run
+
+
+def test_adam_is_not_ruled_out_and_shows_where_it_can() -> None:
+    """Steps that are no sums of inputs leave a spectrum without an end, and neurons out of balance."""
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 100, generator=random), (torch.arange(20) % 2).float()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 1))
+    start = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 1))
+    start.load_state_dict(model.state_dict())
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(100):
+        optimiser.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).backward()
+        optimiser.step()
+    assert any("Adam" in note for note in preflight(model).notes)
+    assert any("not plain gradient steps" in note for note in preflight(model, start).notes)
+
+
+def test_crowded_samples_and_vectors_are_left_to_kkt() -> None:
+    random = torch.Generator().manual_seed(0)
+    target = untrained("100", (1, 8, 8))
+    weight = torch.randn(100, 40, generator=random) @ torch.randn(40, 64, generator=random)
+    crowded = Target(target.architecture, target.weights | {"layer1.weight": weight})
+    assert "samples crowd: 40 directions, and edges tell 12 apart" in why(preflight(crowded), "unmix")
+    vectors = Target(parse_architecture("100", (64,), 1), crowded.weights)
+    assert "vectors" in why(preflight(vectors), "unmix")
+    assert why(preflight(vectors), "auto") == "does kkt"
+
+
+def test_a_convolution_is_looked_through() -> None:
+    found = preflight(untrained("conv(3,4)-50", (1, 10, 10)))
+    assert [layer.shape for layer in found.layers] == [(4, 1, 3, 3), (50, 256), (1, 50)]
+    assert all(layer.balance is not None for layer in found.layers[:-1])
+    base = preflight(untrained("conv(3,4)-50", (1, 10, 10)), untrained("conv(3,4)-50", (1, 10, 10)))
+    assert why(base, "peel") == "the first layer is a convolution"
+
+
+def resnet() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+
+
+def transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.ModuleDict({"embed": nn.Embedding(9, 16), "encoder": layer, "head": nn.Linear(16, 2)})
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (resnet, ["BatchNorm (1): it mixes the samples", "convolution (0)"]),
+        (
+            transformer,
+            ["attention (encoder.self_attn", "normalisation (encoder.norm1 and", "embedding (embed)"],
+        ),
+        (lambda: nn.LSTM(5, 6), ["recurrent layer"]),
+        (lambda: nn.ModuleList([nn.Linear(5, 6), nn.Linear(5, 6)]), ["do not chain"]),
+    ],
+)
+def test_what_no_attack_covers_is_named_and_inconclusive(
+    run: Run, tmp_path: Path, module: Callable[[], nn.Module], says: list[str]
+) -> None:
+    torch.save(module().state_dict(), tmp_path / "net.pt")
+    code, printed, complaint = run(tmp_path / "net.pt")
+    assert (code, complaint) == (3, "")
+    assert all(part in printed for part in ["nothing to attack", *says]), printed
+    found = preflight_file(tmp_path / "net.pt")
+    assert not any(applying(found).values())
+
+
+def test_a_tensor_of_no_layer_is_named() -> None:
+    assert "other tensor (temperature)" in not_covered({"temperature": torch.zeros(())}).notes[0]
+
+
+def test_the_command_prints_a_table(run: Run, face_run: Path) -> None:
+    code, printed, _ = run(face_run)
+    assert code == 0
+    assert "625-1000-1000-1, 1,627,000 parameters: there is something to attack" in printed
+    assert all(f"\n{name}" in printed for name in ("auto", "peel", "unmix", "kkt", "inversion", "spectrum █"))
+
+
+def test_the_command_speaks_json(run: Run, face_run: Path) -> None:
+    code, printed, _ = run(face_run, "--base", face_run, "--json")
+    content = json.loads(printed, parse_constant=lambda name: pytest.fail(name))
+    assert code == 0
+    assert content["estimated_num_samples"] == 40
+    assert content["attacks"][1]["attack"] == "peel"
+    assert len(content["spectrum"]) == 625
+
+
+def test_unreadable_files_are_errors(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04 cut short")
+    assert run(tmp_path / "cut.pt")[0] == 2
+    assert run(tmp_path / "absent.pt")[0] == 2
+
+
+def test_durations_are_coarse() -> None:
+    assert [duration(s) for s in (None, 0.2, 31.4, 119, 600, 7200 * 4, 1e6)] == [
+        *("", "1 s", "31 s", "119 s", "10 min", "8 h", "12 days"),
+    ]
+
+
+def test_all_of_a_preflight_is_shown(face_run: Path) -> None:
+    found = preflight(load_target(face_run))
+    assert len(show(found)) == 4 + len(found.notes)
