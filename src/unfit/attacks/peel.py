@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -61,6 +62,11 @@ class Change:
     def n(self) -> int:
         """The number of training samples: the rank is exactly that."""
         return self.space.shape[1]
+
+    @cached_property
+    def coordinates(self) -> Tensor:
+        """UᵀA: all that A holds, in n rows instead of w."""
+        return self.space.T @ self.rows
 
     def sums(self, x: Tensor) -> Tensor:
         """The larger of z¹ before and after training: below zero where a neuron was off all along. (m, w)"""
@@ -126,17 +132,21 @@ def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Pa
 
 def loose_components(change: Change, known: Tensor, turn: int, settings: PeelSettings) -> Tensor:
     """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (r, d)"""
-    basis = torch.linalg.qr(known.T)[0]
-    rest = (change.rows - basis @ (basis.T @ change.rows))[:, :-1].float()
     left = change.n - len(known)
     share = 1.0 if left <= FEW else SHARES[turn % len(SHARES)]
     rank = min(int(share * left), change.n - 1)  # all together, centred samples span one direction less
-    right = torch.linalg.svd(rest, full_matrices=False)[2][:rank]
+    right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2][:rank].float()
     mixing = separate(
         edge_groups(right, change.shape), *CONTRASTS[turn % 3], settings.unmix_iterations, settings.seed + turn
     )
     x = mixing @ right
     return rescale(x, TYPICAL_STD)
+
+
+def remainder(change: Change, known: Tensor) -> Tensor:
+    """A without what the known columns explain, in coordinates of the column space: (n, d + 1)."""
+    basis = torch.linalg.qr(change.space.T @ known.T)[0]
+    return change.coordinates - basis @ (basis.T @ change.coordinates)
 
 
 def find_columns(change: Change, x: Tensor, iterations: int, space: Tensor | None = None) -> Tensor:
@@ -330,9 +340,7 @@ def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -
     Least squares gives x_i + Σ_m c_m x_m, m unknown. Their span is known, and so is for each neuron whether it was
     ever on for x_i: a thousand yes-or-no answers to few unknowns, so c is a logistic regression.
     """
-    basis = torch.linalg.qr(known.T)[0]
-    right = torch.linalg.svd(change.rows - basis @ (basis.T @ change.rows), full_matrices=False)[2]
-    right = right[: change.n - len(known)]
+    right = torch.linalg.svd(remainder(change, known), full_matrices=False)[2][: change.n - len(known)]
     layers = [torch.cat([w, b[:, None]], 1).double() for w, b in (change.start[0], change.end[0]) if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
     on = (~vanishing(known, ZERO)).to(x)
