@@ -156,14 +156,17 @@ function drawOverTime() {
 
 // ---- one pair
 
+const kinds = Object.keys(PICTURES).filter((kind) => byId(`sheet-${kind}`)); // of vectors none
+const bitmap = async (sheet) => { await sheet.decode(); return createImageBitmap(sheet); };
+const ready = new Map(kinds.map((kind) => [kind, bitmap(byId(`sheet-${kind}`))])); // decoded once
+
 function picture(kind, i) {
-  const sheet = byId(`sheet-${kind}`);
-  const { columns, width, height } = sheet.dataset;
+  const { columns, width, height } = byId(`sheet-${kind}`).dataset;
   const place = kind === "unseen" ? data.nearest[i] : i;
   const about = kind === "unseen" ? "nearest unseen image" : `${PICTURES[kind]}: ${samples[i].index}`;
   const canvas = make("canvas", { width, height, role: "img", "aria-label": about, class: kind });
   const corner = [(place % columns) * width, Math.floor(place / columns) * height];
-  sheet.decode().then(() => canvas.getContext("2d").drawImage(sheet, ...corner, width, height, 0, 0, width, height));
+  ready.get(kind).then((sheet) => canvas.getContext("2d").drawImage(sheet, ...corner, width, height, 0, 0, width, height));
   return canvas;
 }
 
@@ -171,8 +174,8 @@ const row = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}
 
 function showPair(i) {
   const s = samples[i];
-  const pictures = byId("sheet-original") ? Object.keys(PICTURES).map((kind) =>
-    make("figure", {}, picture(kind, i), make("figcaption", {}, PICTURES[kind]))) : [];
+  const pictures = kinds.map((kind) =>
+    make("figure", {}, picture(kind, i), make("figcaption", {}, PICTURES[kind])));
   const values = Object.entries(data.values).map(([kind, all]) =>
     row(PICTURES[kind], `(${all[i].map((value) => value.toFixed(3)).join(", ")})`));
   byId("pair").replaceChildren(
@@ -226,6 +229,7 @@ function setThreshold(value) {
   set(scatter.level, { y1: scatter.y(value), y2: scatter.y(value) });
   const [x, y] = roc.at(fpr, tpr);
   set(roc.ring, { cx: roc.x(x), cy: roc.y(y) });
+  if (state.selected !== null) showPair(state.selected);
 }
 
 // ---- the gallery
@@ -240,7 +244,7 @@ const ORDERS = {
 
 function card(i) {
   const s = samples[i];
-  return make("li", {}, ...Object.keys(PICTURES).map((kind) => picture(kind, i)),
+  return make("li", {}, ...kinds.map((kind) => picture(kind, i)),
     make("p", { class: mark(s) }, make("b", {}, s.similarity.toFixed(2)), make("span", {}, word(s)),
       make("span", { class: "class" }, data.classes[s.label])));
 }
