@@ -191,6 +191,8 @@ def test_the_slider_moves_the_counts_and_finds_back(show: Show, face_audit: Audi
         assert tab.locator("#tpr").inner_text() == f"{100 * above[0] / 40:g}%"
         assert tab.locator("#fpr").inner_text() == f"{100 * above[1] / 40:g}%"
         assert tab.locator("#scatter circle.recovered").count() == above[0]
+        similarity, word = tab.locator("#pair dl div:nth-child(2) dd").inner_text().split(", ")
+        assert word == ("recovered" if float(similarity) > threshold else "not recovered")
     tab.locator("#calibrated").click()
     assert numbers(tab) == [record.num_recovered, record.num_recovered_unseen]
     tab.locator("#threshold").press("ArrowRight")
@@ -352,8 +354,11 @@ def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
     assert headline(face_audit).startswith("This model gives its training data away")
     assert "than chance would" in headline(edited(face_audit, verdict="pass", num_recovered=0, p_value=1.0))
     allowed = headline(edited(face_audit, verdict="pass"))
-    assert allowed.endswith("came back from the weights alone, no more than the policy allows.")
+    assert allowed.endswith("came back from its weights: the policy allows that.")
     assert "cannot say" in headline(edited(face_audit, verdict="inconclusive"))
+    samples = [s.model_copy(update={"proven": i < 3}) for i, s in enumerate(face_audit.record.samples)]
+    proven = edited(face_audit, verdict="pass", num_recovered=0, p_value=1.0, samples=samples)
+    assert headline(proven).startswith("3 of this model's 40 training samples came back")
 
 
 def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:

@@ -18,11 +18,11 @@ from unfit.calibration import roc
 from unfit.errors import UnfitError
 from unfit.files import new_file
 from unfit.record import Record
+from unfit.redact import OF_SAMPLES
 from unfit.report import plots
 from unfit.verdict import SIGNIFICANT, how_often
 
 FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing, and the values themselves can be shown
-OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "output")
 OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_output")
 
 
@@ -59,14 +59,15 @@ def page(audit: Audit) -> str:
 def headline(audit: Audit) -> str:
     """The decision in a sentence that needs no knowledge of the method."""
     record = audit.record
-    num_back = max(record.num_recovered, sum(sample.proven for sample in record.samples))
-    share = f"{num_back} of its {record.num_samples} training samples"
+    num_proven = sum(sample.proven for sample in record.samples)
+    num, n = max(record.num_recovered, num_proven), record.num_samples
     if record.verdict == "leak":
-        return f"This model gives its training data away: {share} came back from the weights alone."
+        came_back = f"{num} of its {n} training samples came back from the weights alone"
+        return f"This model gives its training data away: {came_back}."
     if record.verdict == "inconclusive":
         return "This audit cannot say whether the model gives its training data away."
-    if num_back and record.p_value < SIGNIFICANT:
-        return f"{share[0].upper()}{share[1:]} came back from the weights alone, no more than the policy allows."
+    if num_proven or (num and record.p_value < SIGNIFICANT):
+        return f"{num} of this model's {n} training samples came back from its weights: the policy allows that."
     return "This attack found no more of the training data in this model's weights than chance would."
 
 
@@ -129,7 +130,7 @@ def _data(audit: Audit) -> dict[str, Any]:
         "noise_edge": record.noise_edge,
         "over_time": [point.model_dump() for point in record.over_time],
         "words": {
-            "output": "model output Φ" if len(record.class_names) == 2 else "margin to the runner-up",
+            "output": "model output Φ" if record.target.architecture.endswith("-1") else "margin to the runner-up",
             "similarity": "similarity (SSIM)" if record.similarity.window else "similarity (1 − relative error)",
         },
     }
