@@ -160,6 +160,9 @@ def test_the_page_is_whole_and_never_scrolls_sideways(
     assert too_wide(tab) == []
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    tab.set_viewport_size({"width": 500, "height": 800})
+    assert too_wide(tab) == []
+    assert tab.locator("#scatter svg").evaluate("svg => svg.viewBox.baseVal.width === svg.clientWidth")
 
 
 def test_the_decision_comes_first_and_agrees_with_the_record(show: Show, face_audit: Audit) -> None:
