@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -294,3 +295,41 @@ def test_images_too_small_for_the_window_are_refused_before_the_attack(run: Run,
     assert code == 64
     assert "images of 6×5 are too small for an SSIM window of 11" in error
     assert run("audit", tmp_path / "run", "--window", 3, "--out", tmp_path / "audit")[0] in (0, 1, 3)
+
+
+def test_report_makes_the_same_page_from_the_two_files_alone(run: Run, face_page: Path, tmp_path: Path) -> None:
+    for name in ("audit.json", "arrays.safetensors"):
+        shutil.copy(face_page / name, tmp_path)
+    code, printed, _ = run("report", tmp_path)
+    assert (code, printed.strip()) == (0, f"page: {tmp_path / 'index.html'}")
+    assert (tmp_path / "index.html").read_bytes() == (face_page / "index.html").read_bytes()
+    assert run("report", tmp_path)[0] == 0  # over the one that is there
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "arrays.safetensors",
+        "audit.json",
+        "index.html",
+        "pairs.png",
+    ]
+
+
+def test_report_refuses_what_is_no_audit_and_leaves_the_old_page(
+    run: Run, face_page: Path, tmp_path: Path
+) -> None:
+    code, _, error = run("report", tmp_path)
+    assert code == 2
+    assert "audit.json" in error
+    shutil.copy(face_page / "audit.json", tmp_path)
+    (tmp_path / "index.html").write_text("old")
+    arrays = load_file(face_page / "arrays.safetensors")
+    for wrong, words in (
+        ({}, "'original' is missing"),
+        (arrays | {"similarity": arrays["similarity"][1:]}, "'similarity' holds 39 of 40"),
+        (arrays | {"nearest_unseen": arrays["nearest_unseen"] + 40}, "'nearest_unseen' names samples"),
+    ):
+        save_file(wrong, tmp_path / "arrays.safetensors")
+        code, _, error = run("report", tmp_path)
+        assert code == 2
+        assert words in error
+    (tmp_path / "arrays.safetensors").write_bytes(b"cut short")
+    assert run("report", tmp_path)[0] == 2
+    assert (tmp_path / "index.html").read_text() == "old"

@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from unfit import Audit
+from unfit.pictures import png
+from unfit.record import Baseline, Control, Rate, SampleRecord, Similarity
+from unfit.redact import redact
 from unfit.report import plots
-from unfit.report.page import page
+from unfit.report.page import headline, page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    '"><img src=x onerror="window.hacked = 1">' + "long" * 40,
+]
+Show = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
@@ -30,53 +43,352 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
-def test_the_page_opens_whole_without_network_or_errors(
-    browser: Browser, face_page: Path, width: int, scheme: str
-) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
-    tab = context.new_page()
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    """Open an audit's page. In the end nothing may have gone wrong, and nothing been asked of any network."""
     problems: list[str] = []
     requests: list[str] = []
-    tab.on("console", lambda message: problems.append(message.text))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.on("request", lambda request: requests.append(request.url))
-    tab.goto((face_page / "index.html").as_uri())
+
+    def open_page(audit: Audit, width: int = 1200, scheme: str = "light", touch: bool = False) -> Page:
+        (tmp_path / "index.html").write_text(page(audit), encoding="utf-8")
+        tab = browser.new_page(
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,  # type: ignore[arg-type]
+            has_touch=touch,
+        )
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.goto((tmp_path / "index.html").as_uri())
+        return tab
+
+    yield open_page
+    for context in browser.contexts:
+        context.close()
     assert problems == []
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    broken = tab.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
-    assert (tab.locator("img").count(), broken) == (3 * 40, 0)
-    assert tab.locator("svg").count() == 2
-    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
-    context.close()
 
 
-def test_the_decision_comes_first_and_agrees_with_the_record(
-    browser: Browser, face_page: Path, face_audit: Audit
+def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100, classes: int = 10) -> Audit:
+    """An audit of noise, members 0.2 more alike than others: as large as one likes, made in no time."""
+    random = torch.Generator().manual_seed(0)
+
+    def uniform(*size: int) -> torch.Tensor:
+        return torch.rand(size, generator=random)
+
+    arrays = {
+        "original": uniform(n, *shape),
+        "reconstruction": uniform(n, *shape),
+        "unseen": uniform(num_unseen, *shape),
+        "nearest_unseen": torch.randint(num_unseen, (n,), generator=random),
+        "similarity": 0.2 + 0.5 * uniform(n),
+        "unseen_similarity": 0.5 * uniform(num_unseen),
+        "output": 10 * uniform(n) - 5,
+        "unseen_output": 10 * uniform(num_unseen) - 5,
+        "spectrum": uniform(64),
+    }
+    threshold = float(arrays["unseen_similarity"].sort(descending=True)[0][num_unseen // 100])
+    rows = zip(arrays["similarity"].tolist(), arrays["output"].tolist(), strict=True)
+    samples = [
+        SampleRecord(
+            index=1000 + i,
+            label=i % classes,
+            output=output,
+            similarity=similarity,
+            assigned=similarity,
+            ncc=0.5,
+            psnr=10.0,
+            l2=1.0,
+            recovered=similarity > threshold,
+            proven=False,
+        )
+        for i, (similarity, output) in enumerate(rows)
+    ]
+    made: dict[str, Any] = {
+        "num_samples": n,
+        "num_unseen": num_unseen,
+        "num_recovered": sum(sample.recovered for sample in samples),
+        "num_recovered_unseen": num_unseen // 100,
+        "threshold": threshold,
+        "class_names": [f"class {k}" for k in range(classes)],
+        "samples": samples,
+    }
+    if len(shape) == 1:
+        made["similarity"] = Similarity(name="relative error", window=None, vote=1.0)
+    return Audit(like.record.model_copy(update=made), arrays)
+
+
+def edited(audit: Audit, **changes: object) -> Audit:
+    return replace(audit, record=audit.record.model_copy(update=changes))
+
+
+def numbers(tab: Page) -> list[int]:
+    return [int(tab.locator(name).inner_text()) for name in ("#num-recovered", "#num-unseen")]
+
+
+def similarities(tab: Page) -> list[float]:
+    return [float(text) for text in tab.locator("#gallery b").all_inner_texts()]
+
+
+def too_wide(tab: Page) -> list[str]:
+    """The elements that reach beyond the window."""
+    right = "Math.max(e.getBoundingClientRect().right, e.tagName === 'HTML' ? e.scrollWidth : 0)"
+    elements = f"[...document.querySelectorAll('html, body *')].filter(e => {right} > innerWidth)"
+    return tab.evaluate(f"{elements}.map(e => e.outerHTML.slice(0, 80))")
+
+
+def pixels(tab: Page, selector: str) -> torch.Tensor:
+    """What a canvas shows, grey or colour, as bytes (h, w, 4)."""
+    tab.evaluate("Promise.all([...document.images].map(image => image.decode()))")
+    shown = tab.locator(selector).first.evaluate(
+        "c => [c.height, c.width, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]]"
+    )
+    return torch.tensor(shown[2]).view(shown[0], shown[1], 4)
+
+
+def bytes_of(image: torch.Tensor) -> torch.Tensor:
+    """(c, h, w) as a browser shows it."""
+    return (image.clamp(0, 1) * 255).round().long().expand(3, -1, -1).permute(1, 2, 0)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark"), (360, "light")])
+def test_the_page_is_whole_and_never_scrolls_sideways(
+    show: Show, face_audit: Audit, width: int, scheme: str
 ) -> None:
-    tab = browser.new_page()
-    tab.goto((face_page / "index.html").as_uri())
-    record = face_audit.record
+    tab = show(face_audit, width, scheme)
+    assert tab.locator("#gallery canvas").count() == 3 * 40
+    assert tab.locator(".plot svg").count() == 4
+    assert too_wide(tab) == []
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    tab.set_viewport_size({"width": 500, "height": 800})
+    assert too_wide(tab) == []
+    assert tab.locator("#scatter svg").evaluate("svg => svg.viewBox.baseVal.width === svg.clientWidth")
+
+
+def test_the_decision_comes_first_and_agrees_with_the_record(show: Show, face_audit: Audit) -> None:
+    tab, record = show(face_audit), face_audit.record
     assert f"{record.num_recovered} of its {record.num_samples} training samples" in tab.locator("h1").inner_text()
-    first = tab.locator(".pair").first.inner_text()
-    assert f"{max(sample.similarity for sample in record.samples):.2f}" in first
-    tab.close()
+    assert tab.evaluate("document.body.firstElementChild.querySelector('h1') !== null")
+    assert numbers(tab) == [record.num_recovered, record.num_recovered_unseen]
 
 
-def test_the_page_is_self_contained_and_escapes_what_it_shows(face_audit: Audit) -> None:
-    spiked = face_audit.record.model_copy(update={"data": "<script>alert(1)</script>"})
-    html = page(Audit(spiked, face_audit.arrays))
-    assert "<script" not in html
+def test_pictures_are_those_of_the_arrays(show: Show, face_audit: Audit) -> None:
+    tab, arrays = show(face_audit), face_audit.arrays
+    best = int(arrays["similarity"].argmax())
+    pictures = {
+        "reconstruction": arrays["reconstruction"][best],
+        "original": arrays["original"][best],
+        "unseen": arrays["unseen"][int(arrays["nearest_unseen"][best])],
+    }
+    for place in ("#gallery li:first-child", "#pair"):
+        for kind, image in pictures.items():
+            assert torch.equal(pixels(tab, f"{place} canvas.{kind}")[..., :3], bytes_of(image)), (place, kind)
+
+
+def test_the_slider_moves_the_counts_and_finds_back(show: Show, face_audit: Audit) -> None:
+    tab, arrays, record = show(face_audit), face_audit.arrays, face_audit.record
+    for threshold in (0.1, 0.3, 0.5, 0.8):
+        tab.locator("#threshold").fill(str(threshold))
+        above = [int((arrays[name] > threshold).sum()) for name in ("similarity", "unseen_similarity")]
+        assert numbers(tab) == above
+        assert tab.locator("#tpr").inner_text() == f"{100 * above[0] / 40:g}%"
+        assert tab.locator("#fpr").inner_text() == f"{100 * above[1] / 40:g}%"
+        assert tab.locator("#scatter circle.recovered").count() == above[0]
+        similarity, word = tab.locator("#pair dl div:nth-child(2) dd").inner_text().split(", ")
+        assert word == ("recovered" if float(similarity) > threshold else "not recovered")
+    tab.locator("#calibrated").click()
+    assert numbers(tab) == [record.num_recovered, record.num_recovered_unseen]
+    tab.locator("#threshold").press("ArrowRight")
+    assert float(tab.locator("#threshold-value").inner_text()) > record.threshold
+
+
+def test_a_point_shows_its_pair_by_keyboard_mouse_and_finger(show: Show, face_audit: Audit) -> None:
+    order = sorted(face_audit.record.samples, key=lambda sample: sample.output)
+    tab = show(face_audit, touch=True)
+    plot, pair, ring = tab.locator("#scatter"), tab.locator("#pair"), tab.locator("#scatter .selected")
+    plot.focus()
+    places = []
+    for key, sample in (("Home", order[0]), ("ArrowRight", order[1]), ("End", order[-1])):
+        plot.press(key)
+        assert f"Sample {sample.index}" == pair.locator("h3").inner_text()
+        assert f"{sample.similarity:.3f}" in pair.inner_text()
+        assert face_audit.record.class_names[sample.label] in pair.inner_text()
+        box = ring.bounding_box()
+        assert box
+        places.append((box["x"] + box["width"] / 2, box["y"] + box["height"] / 2))
+    tab.mouse.move(*places[0])
+    assert pair.locator("h3").inner_text() == f"Sample {order[0].index}"
+    tab.touchscreen.tap(*places[2])
+    assert pair.locator("h3").inner_text() == f"Sample {order[-1].index}"
+    assert pair.locator("canvas").count() == 3
+
+
+def test_the_gallery_sorts_and_filters(show: Show, face_audit: Audit) -> None:
+    tab, samples = show(face_audit), face_audit.record.samples
+    shown = sorted((round(sample.similarity, 2) for sample in samples), reverse=True)
+    assert similarities(tab) == pytest.approx(shown, abs=0.0051)
+    tab.locator("#sort").select_option("unlike")
+    assert similarities(tab) == pytest.approx(shown[::-1], abs=0.0051)
+    tab.locator("#sort").select_option("output")
+    margin = sorted(samples, key=lambda sample: abs(sample.output))
+    assert similarities(tab) == pytest.approx([sample.similarity for sample in margin], abs=0.0051)
+    tab.locator("#class").select_option(label="face")
+    assert set(tab.locator("#gallery .class").all_inner_texts()) == {"face"}
+    tab.locator("#state").select_option("not recovered")
+    wanted = [sample for sample in samples if sample.label == 1 and not sample.recovered]
+    assert len(similarities(tab)) == len(wanted)
+    tab.locator("#class").select_option(label="all")
+    wanted = [sample for sample in samples if not sample.recovered]
+    assert len(similarities(tab)) == len(wanted)
+    assert tab.locator("#gallery-count").inner_text() == f"{len(wanted)} of {len(wanted)} shown"
+
+
+def test_five_hundred_colour_samples_are_small_and_open_at_once(show: Show, face_audit: Audit) -> None:
+    audit = synthetic(face_audit, 500, (3, 32, 32), num_unseen=1000)
+    assert len(page(audit)) < 10e6  # of noise, which cannot be compressed
+    tab = show(audit)
+    began = time.perf_counter()
+    tab.reload()
+    assert time.perf_counter() - began < 2
+    assert tab.locator("#gallery li").count() == 45
+    tab.locator("#more").click()
+    assert tab.locator("#gallery li").count() == 90
+    tab.locator("#sort").select_option("index")
+    assert tab.locator("#gallery li").count() == 45
+    last = "#gallery li:nth-child(45) canvas"
+    assert torch.equal(pixels(tab, f"{last}.original")[..., :3], bytes_of(audit.arrays["original"][44]))
+    unseen = audit.arrays["unseen"][int(audit.arrays["nearest_unseen"][44])]
+    assert torch.equal(pixels(tab, f"{last}.unseen")[..., :3], bytes_of(unseen))
+    tab.locator("#threshold").fill("0.45")
+    assert numbers(tab)[1] == int((audit.arrays["unseen_similarity"] > 0.45).sum())
+
+
+def test_a_redacted_page_says_so_and_names_nobody(show: Show, face_audit: Audit) -> None:
+    tab = show(redact(face_audit))
+    assert "Redacted." in tab.locator("header").inner_text()
+    assert "--no-redact" in tab.locator("header").inner_text()
+    assert re.fullmatch("Sample [0-9a-f]{16}", tab.locator("#pair h3").inner_text())
+    assert tab.locator("#sort option[value=index]").count() == 0
+    assert "Redacted" not in show(face_audit).locator("header").inner_text()
+
+
+def test_vectors_have_numbers_instead_of_pictures(show: Show, face_audit: Audit) -> None:
+    audit = synthetic(face_audit, 20, (2,), classes=2)
+    tab = show(audit, 360)
+    assert tab.locator("canvas, #gallery, #spectrum").count() == 0
+    best = int(audit.arrays["similarity"].argmax())
+    values = ", ".join(f"{value:.3f}" for value in audit.arrays["original"][best].tolist())
+    assert f"({values})" in tab.locator("#pair").inner_text()
+    assert tab.locator("#scatter circle").count() == 20 + 1
+    assert too_wide(tab) == []
+    hidden = page(redact(audit))
+    assert values not in hidden
+    assert "Values are left out" in hidden
+
+
+def test_names_are_shown_as_text_whatever_they_are(show: Show, face_audit: Audit) -> None:
+    attack = face_audit.record.attack | {"settings": {HOSTILE[0]: HOSTILE[1]}}
+    audit = edited(face_audit, class_names=HOSTILE, data=HOSTILE[0], attack=attack, reasons=HOSTILE)
+    tab = show(audit, 360)
+    assert tab.evaluate("window.hacked") is None
+    assert tab.locator("img[src=x]").count() == 0
+    assert tab.locator("#class option").all_inner_texts()[1:] == HOSTILE
+    assert tab.locator("#pair dd").first.inner_text() in HOSTILE
+    assert too_wide(tab) == []
+
+
+def test_an_audit_that_found_nothing_has_a_page(show: Show, face_audit: Audit) -> None:
+    n = face_audit.record.num_samples
+    samples = [s.model_copy(update={"similarity": 0.0, "recovered": False}) for s in face_audit.record.samples]
+    audit = edited(
+        face_audit,
+        verdict="inconclusive",
+        num_recovered=0,
+        num_candidates=0,
+        threshold=0.0,
+        noise_edge=0.0,
+        p_value=1.0,
+        over_time=[],
+        samples=samples,
+    )
+    nothing = {"similarity": torch.zeros(n), "unseen_similarity": torch.zeros(n), "spectrum": torch.zeros(0)}
+    tab = show(replace(audit, arrays=audit.arrays | nothing))
+    assert "cannot say" in tab.locator("h1").inner_text()
+    assert numbers(tab) == [0, 0]
+    assert tab.locator(".plot svg").count() == 2
+
+
+def test_controls_baselines_and_rates_stand_beside_the_audit(show: Show, face_audit: Audit) -> None:
+    without = show(face_audit).locator("section[aria-labelledby=sure]").inner_text()
+    assert all(option in without for option in ("--controls", "--baselines", "--num-unseen"))
+    counts = {"num_candidates": 4321, "num_recovered": 3, "num_good": 7, "seconds": 1.5}
+    rate = Rate(fpr=0.01, threshold=0.4321, num_recovered=25, tpr=0.5, interval=(0.4, 0.6))
+    audit = edited(
+        face_audit,
+        controls=[Control(name="untrained net", **counts)],
+        baselines=[Baseline(method="weights", num_good_unseen=2, **counts)],
+        rates=[rate, rate.model_copy(update={"fpr": 0.001})],
+    )
+    tables = show(audit, 360).locator("section[aria-labelledby=sure] table")
+    assert re.search(r"0.1%\s+0.432\s+25\s+50% \(40%–60%\)", tables.nth(0).inner_text())
+    for name in ("control: untrained net", "baseline: weights"):
+        assert re.search(rf"{name}\s+3\s+7\s+4,321\s+1.5", tables.nth(1).inner_text())
+
+
+def test_classes_are_counted_in_the_table(show: Show, face_audit: Audit) -> None:
+    rows = show(face_audit).locator("section[aria-labelledby=where] tbody tr").all_inner_texts()
+    assert len(rows) == 2
+    for label, row in enumerate(rows):
+        members = [sample for sample in face_audit.record.samples if sample.label == label]
+        num, mean = sum(s.recovered for s in members), sum(s.similarity for s in members) / len(members)
+        numbers = ["20", str(num), f"{num / 20:.0%}", f"{mean:.2f}"]
+        assert row.split() == [face_audit.record.class_names[label], *numbers]
+
+
+def test_proven_samples_are_marked_and_can_be_chosen(show: Show, face_audit: Audit) -> None:
+    samples = [s.model_copy(update={"proven": i < 3}) for i, s in enumerate(face_audit.record.samples)]
+    tab = show(edited(face_audit, samples=samples, num_proven=3))
+    assert tab.locator("#scatter circle.proven").count() == 3
+    tab.locator("#state").select_option("proven")
+    assert tab.locator("#gallery p.proven").count() == tab.locator("#gallery li").count() == 3
+
+
+def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
+    assert headline(face_audit).startswith("This model gives its training data away")
+    assert "than chance would" in headline(edited(face_audit, verdict="pass", num_recovered=0, p_value=1.0))
+    allowed = headline(edited(face_audit, verdict="pass"))
+    assert allowed.endswith("came back from its weights: the policy allows that.")
+    assert "cannot say" in headline(edited(face_audit, verdict="inconclusive"))
+    samples = [s.model_copy(update={"proven": i < 3}) for i, s in enumerate(face_audit.record.samples)]
+    proven = edited(face_audit, verdict="pass", num_recovered=0, p_value=1.0, samples=samples)
+    assert headline(proven).startswith("3 of this model's 40 training samples came back")
+
+
+def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:
+    html = page(face_audit)
     assert not re.search(r'(src|href)="(?!data:|#)', html)
+    assert not re.search(r'\son\w+="|style="', html)
+    assert "default-src 'none'" in unescape(html)
+    assert "unsafe" not in html
 
 
-def test_plots_take_the_pages_colour_and_share_no_ids(face_audit: Audit) -> None:
-    both = [plots.scatter(face_audit), plots.spectrum(face_audit)]
-    ids = [re.findall(r'id="([^"]+)"', svg) for svg in both]
-    assert not set(ids[0]) & set(ids[1])
-    assert all("currentColor" in svg and plots.INK not in svg for svg in both)
-    for svg, names in zip(both, ids, strict=True):
-        assert set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg)) <= set(names)
+def test_sheets_hold_every_image_in_its_place() -> None:
+    images = torch.rand(7, 3, 4, 5)
+    sheet = plots.sheet(images, columns=3)
+    assert sheet.shape == (3, 3 * 4, 3 * 5)
+    for i, image in enumerate(images):
+        row, column = divmod(i, 3)
+        assert torch.equal(sheet[:, 4 * row : 4 * row + 4, 5 * column : 5 * column + 5], image)
+    assert sheet[:, 8:, 5:].min() == 1
+
+
+def test_many_large_images_are_shrunk_and_few_are_not() -> None:
+    images = torch.rand(10, 1, 64, 32)
+    assert torch.equal(plots.shrink(images, 10), images)
+    height, width = plots.shrink(images, 10_000).shape[2:]
+    assert 10_000 * height * width <= plots.MOST_PIXELS
+    assert height == 2 * width
 
 
 def test_pairs_are_a_picture_with_each_reconstruction_above_its_original(
@@ -90,4 +402,4 @@ def test_pairs_are_a_picture_with_each_reconstruction_above_its_original(
         shown = picture.crop((1, row * tile + 1, 1 + 75, row * tile + 76)).resize(
             (25, 25), Image.Resampling.NEAREST
         )
-        assert shown.convert("L").tobytes() == plots.png(face_audit.arrays[name][best]).tobytes()
+        assert shown.convert("L").tobytes() == png(face_audit.arrays[name][best]).tobytes()

@@ -17,7 +17,7 @@ from unfit.attacks import Method as AttackMethod
 from unfit.attacks import Score, Solver
 from unfit.attacks import attack as run_attack
 from unfit.attacks.consensus import CONFIDENT
-from unfit.audit import Audit, load_record
+from unfit.audit import Audit, load_audit, load_record
 from unfit.candidates import save_candidates
 from unfit.compare import compare
 from unfit.errors import UnfitError, UsageError
@@ -334,6 +334,14 @@ def preflight(
         for part in show(found):
             out.print(part, soft_wrap=isinstance(part, Text))  # tables wrap inside their cells
     return found.exit_code
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an audit.")]) -> int:
+    """Make the page again, from an audit's audit.json and arrays.safetensors alone."""
+    write_report(load_audit(folder), folder)
+    out.print(f"page: {(folder / 'index.html').absolute()}")
+    return 0
 
 
 def _given(context: typer.Context) -> set[str]:

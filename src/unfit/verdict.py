@@ -29,7 +29,7 @@ def decide(
     """The verdict and why. Where the attack tried too little, or could prove nothing, it is never `pass`."""
     p_value = chance(num_recovered, n, num_unseen, policy.fpr)
     count = f"{num_recovered} of {n} training samples are recovered"
-    odds = f"chance alone would give that many {_odds(p_value)}"
+    odds = f"chance alone would give that many {how_often(p_value)}"
     found = []
     if num_recovered > policy.max_recovered and p_value < SIGNIFICANT:
         found.append(f"{count}; {odds}")
@@ -62,7 +62,7 @@ def _doubts(n: int, num_unseen: int, effort: Effort, policy: Policy) -> list[str
     return doubts
 
 
-def _odds(p_value: float) -> str:
+def how_often(p_value: float) -> str:
     """In words that need no statistics."""
     if p_value < 1e-6:
         return "less than once in a million audits"

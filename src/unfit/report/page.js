@@ -1,0 +1,301 @@
+"use strict";
+// Draws plots and gallery from the data in this page. Text from the record is only ever set as text, never as HTML.
+
+const byId = (id) => document.getElementById(id);
+const data = JSON.parse(byId("data").textContent);
+const { samples, unseen } = data;
+const PICTURES = { reconstruction: "read out of the weights", original: "training sample", unseen: "nearest unseen" };
+const SHOWN = 45; // cards at a time, as many pairs as the papers show
+const state = { threshold: data.threshold, selected: null, shown: SHOWN };
+
+function set(node, attributes, ...children) {
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+const make = (name, attributes = {}, ...children) => set(document.createElement(name), attributes, ...children);
+const draw = (parent, name, attributes, ...children) =>
+  set(parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name)), attributes, ...children);
+
+// ---- numbers
+
+const recovered = (sample) => sample.similarity > state.threshold;
+const word = (sample) => (sample.proven ? "proven" : recovered(sample) ? "recovered" : "not recovered");
+const mark = (sample) => word(sample).replace(" ", "-");
+const percent = (share) => `${+(100 * share).toPrecision(share < 0.1 ? 2 : 3)}%`;
+const short = (value) => {
+  const plain = value === 0 || (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5);
+  return (plain ? String(+value.toPrecision(6)) : value.toExponential(0)).replace("-", "−");
+};
+const span = (values) => values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)],
+  [Infinity, -Infinity]);
+
+const range = (first, last) => Array.from({ length: last - first + 1 }, (_, i) => first + i);
+
+function padded(values) {
+  const [low, high] = span(values);
+  const margin = (high - low || Math.abs(high) || 1) * 0.05;
+  return { low: low - margin, high: high + margin };
+}
+
+function ticks({ low, high, log }, most) {
+  if (log) {
+    const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+    const powers = range(first, last).map((k) => 10 ** k);
+    const inside = (value) => value >= low * 0.999 && value <= high * 1.001;
+    const whole = powers.filter(inside);
+    if (whole.length < 2) return powers.flatMap((power) => [power, 2 * power, 5 * power]).filter(inside);
+    return whole.filter((_, i) => i % Math.ceil(whole.length / most) === 0);
+  }
+  const rough = (high - low) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  return range(Math.ceil(low / step), Math.floor(high / step)).map((k) => k * step);
+}
+
+// ---- plots: axes in an element's own width, so that text keeps its size on a phone
+
+function labels(axis, most) {
+  const values = ticks(axis, most).filter((value) => !axis.whole || Number.isInteger(value));
+  const found = values.map((value) => [value, (axis.format || short)(value)]);
+  return axis.zero ? [[axis.low, "0"], ...found] : found;
+}
+
+function scale(axis, from, to) {
+  const move = axis.log ? Math.log : (value) => value;
+  const [low, high] = [move(axis.low), move(axis.high)];
+  return (value) => from + ((move(value) - low) / (high - low)) * (to - from);
+}
+
+function axes(element, x, y) {
+  const width = element.clientWidth;
+  const height = Math.round(Math.min(360, Math.max(230, width * 0.62)));
+  const across = labels(x, Math.max(2, width / 80));
+  const up = labels(y, 5);
+  const left = 30 + 7 * Math.max(...up.map(([, text]) => text.length));
+  const box = { left, right: width - 14, top: 10, bottom: height - 40 };
+  element.replaceChildren();
+  const svg = draw(element, "svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+  const plot = { svg, box, x: scale(x, box.left, box.right), y: scale(y, box.bottom, box.top) };
+  for (const [value, text] of across) {
+    draw(svg, "text", { x: plot.x(value), y: box.bottom + 16, "text-anchor": "middle" }, text);
+  }
+  for (const [value, text] of up) {
+    draw(svg, "line", { x1: box.left, x2: box.right, y1: plot.y(value), y2: plot.y(value), class: "grid" });
+    draw(svg, "text", { x: box.left - 6, y: plot.y(value) + 4, "text-anchor": "end" }, text);
+  }
+  draw(svg, "line", { x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom, class: "axis" });
+  draw(svg, "text", { x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" }, x.name);
+  const turned = `translate(12 ${(box.top + box.bottom) / 2}) rotate(-90)`;
+  draw(svg, "text", { transform: turned, "text-anchor": "middle" }, y.name);
+  return plot;
+}
+
+const level = (plot, value) => draw(plot.svg, "line",
+  { x1: plot.box.left, x2: plot.box.right, y1: plot.y(value), y2: plot.y(value), class: "level" });
+
+/** A line or marks through all points, as one path. */
+function path(plot, points, shape, name) {
+  const d = points.map(([x, y], i) => shape(plot.x(x).toFixed(1), plot.y(y).toFixed(1), i)).join("");
+  return draw(plot.svg, "path", { d, class: name });
+}
+const joined = (x, y, i) => `${i ? "L" : "M"}${x} ${y}`;
+const steps = (x, y, i) => (i ? `H${x}V${y}` : `M${x} ${y}`);
+const cross = (x, y) => `M${x - 3} ${y - 3}l6 6m-6 0l6 -6`;
+const spot = (x, y) => `M${x} ${y}h0`; // round line caps make it a dot
+
+const similarity = { ...padded([...samples.map((s) => s.similarity), ...unseen.similarity, data.threshold]),
+  name: data.words.similarity };
+const output = { ...padded([...samples.map((s) => s.output), ...unseen.output]), name: data.words.output };
+const byOutput = samples.map((_, i) => i).sort((a, b) => samples[a].output - samples[b].output);
+let scatter;
+
+function drawScatter() {
+  scatter = axes(byId("scatter"), output, similarity);
+  path(scatter, unseen.output.map((x, i) => [x, unseen.similarity[i]]), (x, y) => cross(+x, +y), "unseen");
+  scatter.level = level(scatter, state.threshold);
+  scatter.points = samples.map((s) => draw(scatter.svg, "circle", { cx: scatter.x(s.output), cy: scatter.y(s.similarity),
+    r: samples.length > 200 ? 3.2 : 4.5 }));
+  scatter.ring = draw(scatter.svg, "circle", { r: 9, class: "selected" });
+}
+
+function drawRoc() {
+  const least = { false: 0.5 / unseen.similarity.length, true: 0.5 / samples.length }; // a log axis has no 0
+  const axis = (kind, name) => ({ low: least[kind], high: 1, log: true, zero: true, name, format: percent });
+  const plot = axes(byId("roc"), axis("false", "unseen samples above"), axis("true", "training samples above"));
+  const at = (fpr, tpr) => [Math.max(fpr, least.false), Math.max(tpr, least.true)];
+  const low = Math.max(least.false, least.true);
+  path(plot, [[low, low], [1, 1]], joined, "level");
+  path(plot, data.roc.false.map((fpr, i) => at(fpr, data.roc.true[i])), steps, "curve");
+  plot.ring = draw(plot.svg, "circle", { r: 6, class: "selected" });
+  plot.at = at;
+  return plot;
+}
+
+function drawSpectrum() {
+  const values = data.spectrum.map((value) => Math.max(value, 1e-12));
+  const [low, high] = span([...values, Math.max(data.noise_edge, 1e-12)]);
+  const plot = axes(byId("spectrum"), { low: 0, high: values.length + 1, name: "number" },
+    { low: low / 1.5, high: high * 1.5, log: true, name: "singular value" });
+  const points = values.map((value, i) => [i + 1, value]);
+  path(plot, points.filter(([, value]) => value <= data.noise_edge), spot, "noise");
+  path(plot, points.filter(([, value]) => value > data.noise_edge), spot, "signal");
+  if (data.noise_edge > 0) level(plot, data.noise_edge);
+}
+
+function drawOverTime() {
+  const times = data.over_time;
+  const most = Math.max(1, ...times.map((point) => Math.max(point.num_recovered, point.num_recovered_unseen)));
+  const plot = axes(byId("over-time"), { low: 0, high: times.at(-1).seconds * 1.03 || 1, name: "seconds of attack" },
+    { low: 0, high: most * 1.1, whole: true, name: "samples recovered" });
+  const line = (field) => times.map((point) => [point.seconds, point[field]]);
+  path(plot, line("num_recovered_unseen"), joined, "unseen");
+  path(plot, line("num_recovered"), joined, "curve");
+  path(plot, line("num_recovered"), spot, "signal");
+}
+
+// ---- one pair
+
+const kinds = Object.keys(PICTURES).filter((kind) => byId(`sheet-${kind}`)); // of vectors none
+const bitmap = async (sheet) => { await sheet.decode(); return createImageBitmap(sheet); };
+const ready = new Map(kinds.map((kind) => [kind, bitmap(byId(`sheet-${kind}`))])); // decoded once
+
+function picture(kind, i) {
+  const { columns, width, height } = byId(`sheet-${kind}`).dataset;
+  const place = kind === "unseen" ? data.nearest[i] : i;
+  const about = kind === "unseen" ? "nearest unseen image" : `${PICTURES[kind]}: ${samples[i].index}`;
+  const canvas = make("canvas", { width, height, role: "img", "aria-label": about, class: kind });
+  const corner = [(place % columns) * width, Math.floor(place / columns) * height];
+  ready.get(kind).then((sheet) => canvas.getContext("2d").drawImage(sheet, ...corner, width, height, 0, 0, width, height));
+  return canvas;
+}
+
+const row = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+
+function showPair(i) {
+  const s = samples[i];
+  const pictures = kinds.map((kind) =>
+    make("figure", {}, picture(kind, i), make("figcaption", {}, PICTURES[kind])));
+  const values = Object.entries(data.values).map(([kind, all]) =>
+    row(PICTURES[kind], `(${all[i].map((value) => value.toFixed(3)).join(", ")})`));
+  byId("pair").replaceChildren(
+    make("h3", {}, `Sample ${s.index}`),
+    make("div", { class: "pictures" }, ...pictures),
+    make("dl", {}, row("class", data.classes[s.label]), row("similarity", `${s.similarity.toFixed(3)}, ${word(s)}`),
+      ...values, row("one to one", s.assigned.toFixed(3)), row("output", s.output.toFixed(2).replace("-", "−")),
+      row("correlation", s.ncc.toFixed(3)), row("L2 distance", s.l2.toFixed(2)),
+      ...(s.psnr === null ? [] : [row("PSNR", `${s.psnr.toFixed(1)} dB`)])));
+}
+
+function select(i) {
+  if (state.selected === i) return;
+  state.selected = i;
+  showPair(i);
+  placeRing();
+}
+
+function placeRing() {
+  const s = samples[state.selected];
+  set(scatter.ring, { cx: scatter.x(s.output), cy: scatter.y(s.similarity) });
+}
+
+function pointed(event) {
+  const frame = scatter.svg.getBoundingClientRect();
+  const away = ({ output: x, similarity: y }) =>
+    Math.hypot(scatter.x(x) - event.clientX + frame.left, scatter.y(y) - event.clientY + frame.top);
+  const nearest = samples.reduce((best, s, i) => (away(s) < away(samples[best]) ? i : best), 0);
+  if (away(samples[nearest]) < 28) select(nearest); // as wide as a finger
+}
+
+function stepped(event) {
+  const here = byOutput.indexOf(state.selected);
+  const to = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: samples.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  select(byOutput[Math.min(Math.max(to, 0), samples.length - 1)]);
+}
+
+// ---- the threshold
+
+function setThreshold(value) {
+  state.threshold = value;
+  const num = samples.filter(recovered).length;
+  const numUnseen = unseen.similarity.filter((each) => each > value).length;
+  const [tpr, fpr] = [num / samples.length, numUnseen / unseen.similarity.length];
+  const words = { "threshold-value": value.toFixed(3), "num-recovered": num, tpr: percent(tpr), "num-unseen": numUnseen,
+    fpr: percent(fpr) };
+  for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
+  scatter.points.forEach((point, i) => set(point, { class: mark(samples[i]) }));
+  set(scatter.level, { y1: scatter.y(value), y2: scatter.y(value) });
+  const [x, y] = roc.at(fpr, tpr);
+  set(roc.ring, { cx: roc.x(x), cy: roc.y(y) });
+  if (state.selected !== null) showPair(state.selected);
+}
+
+// ---- the gallery
+
+const ORDERS = {
+  similarity: (a, b) => b.similarity - a.similarity,
+  unlike: (a, b) => a.similarity - b.similarity,
+  output: (a, b) => Math.abs(a.output) - Math.abs(b.output),
+  label: (a, b) => a.label - b.label || b.similarity - a.similarity,
+  index: (a, b) => a.index - b.index, // not offered where indices are hashes
+};
+
+function card(i) {
+  const s = samples[i];
+  return make("li", {}, ...kinds.map((kind) => picture(kind, i)),
+    make("p", { class: mark(s) }, make("b", {}, s.similarity.toFixed(2)), make("span", {}, word(s)),
+      make("span", { class: "class" }, data.classes[s.label])));
+}
+
+function drawGallery(most = state.shown) {
+  if (!byId("gallery")) return; // vectors
+  state.shown = most;
+  const [label, wanted] = [byId("class").value, byId("state").value];
+  const fits = (s) => (label === "" || s.label === +label)
+    && (wanted === "" || word(s) === wanted || (wanted === "recovered" && recovered(s)));
+  const order = ORDERS[byId("sort").value];
+  const chosen = samples.map((_, i) => i).filter((i) => fits(samples[i])).sort((a, b) => order(samples[a], samples[b]));
+  byId("gallery").replaceChildren(...chosen.slice(0, state.shown).map(card));
+  byId("gallery-count").textContent = `${Math.min(state.shown, chosen.length)} of ${chosen.length} shown`;
+  byId("more").hidden = state.shown >= chosen.length;
+}
+
+// ---- put together
+
+let roc;
+function drawPlots() {
+  drawScatter();
+  roc = drawRoc();
+  if (byId("spectrum")) drawSpectrum();
+  if (byId("over-time")) drawOverTime();
+  setThreshold(state.threshold);
+  if (state.selected !== null) placeRing();
+}
+
+function start() {
+  drawPlots();
+  select(samples.reduce((best, s, i) => (s.similarity > samples[best].similarity ? i : best), 0));
+  drawGallery();
+  const slider = byId("threshold");
+  Object.assign(slider, { min: similarity.low, max: similarity.high, value: state.threshold });
+  slider.addEventListener("input", () => setThreshold(+slider.value));
+  slider.addEventListener("change", () => drawGallery());
+  byId("calibrated").addEventListener("click", () => {
+    slider.value = data.threshold;
+    setThreshold(data.threshold); // not the slider's: it may have been rounded
+    drawGallery();
+  });
+  for (const kind of ["pointermove", "pointerdown"]) byId("scatter").addEventListener(kind, pointed);
+  byId("scatter").addEventListener("keydown", stepped);
+  for (const id of ["sort", "class", "state"]) byId(id)?.addEventListener("change", () => drawGallery(SHOWN));
+  byId("more")?.addEventListener("click", () => drawGallery(state.shown + SHOWN));
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (width !== innerWidth) drawPlots(); // a phone's address bar changes the height only
+    width = innerWidth;
+  });
+}
+
+start();
