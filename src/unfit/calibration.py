@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from scipy.stats import binomtest, hypergeom
 from torch import Tensor
 
 
@@ -19,12 +18,16 @@ def chance(num_recovered: int, num_samples: int, num_unseen: int, fpr: float) ->
     The threshold is the (a + 1)-th largest of the unseen similarities, a = fpr · num_unseen. So r members exceed
     it just if at most a of the r + a largest of all similarities are unseen: hypergeometric.
     """
+    from scipy.stats import hypergeom  # here: it takes a second to load
+
     allowed = int(fpr * num_unseen)
     return float(hypergeom.cdf(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed))
 
 
 def interval(count: int, total: int) -> tuple[float, float]:
     """Clopper–Pearson: where the share lies that gave `count` of `total`, with 95% confidence."""
+    from scipy.stats import binomtest
+
     bounds = binomtest(count, total).proportion_ci(0.95, method="exact")
     return float(bounds.low), float(bounds.high)
 

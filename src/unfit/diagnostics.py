@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -103,6 +102,8 @@ def _conv_products(layer: nn.Module, h: Tensor, delta: Tensor) -> tuple[np.ndarr
 
 def _nnls_gram(gram: np.ndarray, product: np.ndarray) -> np.ndarray:
     """argmin_{λ ≥ 0} λᵀKλ − 2 bᵀλ, by writing K = RᵀR and solving ‖Rλ − R⁻ᵀb‖; K may be singular."""
+    from scipy.optimize import nnls  # here: it takes a second to load
+
     values, vectors = np.linalg.eigh(gram)
     # not cut off but raised: gradients of very different size make small eigenvalues that matter
     root = np.sqrt(values.clip(max(1e-15 * values[-1], 1e-300)))

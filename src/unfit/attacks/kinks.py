@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 MAX_INPUTS = 3  # more dimensions have too many meeting points for random starts to find
@@ -50,6 +49,8 @@ def thin(x: np.ndarray, spacing: float, most: int) -> np.ndarray:
 
 def exact_multipliers(signals: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """λ ≥ 0 of [W1 | b1] = Σ λ_i δ_i [x_i; 1]ᵀ at fixed places; signals δ: (p, w)."""
+    from scipy.optimize import nnls  # here: it takes a second to load
+
     inputs = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     gradients = (signals[:, :, None] * inputs[:, None, :]).flatten(1).double().cpu().numpy()
     theta = torch.cat([weight, bias[:, None]], 1).flatten().double().cpu().numpy()
