@@ -35,7 +35,7 @@ from unfit.nets import initialise
 from unfit.samples import Samples, Source
 
 INSIDE, OUTSIDE = ("astronaut", "chelsea", "coffee"), ("rocket", "stereo_motorcycle")
-ADAM_STEPS = 2000
+ADAM_STEPS = 500
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -51,6 +51,7 @@ class Wide:
     adam: bool = False
     augment: Augment | None = None
     base: bool = False
+    seeds: tuple[int, ...] = SEEDS
 
 
 def flip(x: Tensor, random: torch.Generator) -> Tensor:
@@ -78,8 +79,8 @@ WIDE = (
     Wide("Adam, flips and shifts, init 1e-4", "cifar10", adam=True, augment=flip_and_shift),
     Wide("grey CIFAR-10, init 1e-4", "grey"),
     Wide("grey CIFAR-10, start known", "grey", init=None, base=True),
-    Wide("64×64 colour, init 1e-4", "patches"),
-    Wide("64×64 colour, start known", "patches", init=None, base=True),
+    Wide("64×64 colour, init 1e-4", "patches", seeds=(0,)),
+    Wide("64×64 colour, start known", "patches", init=None, base=True, seeds=(0,)),
     Wide("MNIST digits as vectors, init 1e-4", "digits"),
     Wide("MNIST digits as vectors, start known", "digits", init=None, base=True),
 )
@@ -96,13 +97,13 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 def table(chosen: list[Wide], sources: dict[str, Source]) -> Iterator[str]:
-    yield "n=100, d-1000-1000-1, two classes, `--method auto`; means (lowest–highest) over seeds 0–2. *good* is SSIM > 0.4,"
-    yield "Gaussian window 11 (vectors: 1 − relative error > 0.4). Adam: full batches, learning rate 1e-3, 2,000 steps."
+    yield "n=100, d-1000-1000-1, two classes, `--method auto`; means (lowest–highest) over seeds 0–2, of 64×64 seed 0. *good* is SSIM > 0.4,"
+    yield "Gaussian window 11 (vectors: 1 − relative error > 0.4). Adam: full batches, learning rate 1e-3, 500 steps."
     yield ""
     yield "| target | train acc. | rank | good | good on unseen | recovered | proven | seconds |"
     yield "|---|---|---|---|---|---|---|---|"
     for wide in chosen:
-        audits, accuracies = zip(*(attacked(wide, sources[wide.data], seed) for seed in SEEDS), strict=True)
+        audits, accuracies = zip(*(attacked(wide, sources[wide.data], seed) for seed in wide.seeds), strict=True)
         records = [result.record for result in audits]
         cells = [
             spread([getattr(record, name) for record in records])

@@ -226,17 +226,16 @@ def test_with_as_many_samples_as_inputs_training_is_plain():
 
 @pytest.mark.parametrize("method", ["flow", "gd"])
 def test_outside_the_span_weights_only_decay(faces, method):
-    settings = {"method": method, "weight_decay": 0.01, "init": None, "lr": 0.1, "epochs": 50, "max_steps": 50}
+    settings = {"method": method, "weight_decay": 0.01, "init": None, "lr": 0.1, "epochs": 50, "flow_time": 100.0}
     found = trained(faces, "30", **settings)
     flat = faces[0][0].flatten(1).double()
     basis = torch.linalg.qr(flat.T)[0]
     before, after = (w["layer1.weight"].double() for w in (found.start, found.weights))
     before, after = before - before @ basis @ basis.T, after - after @ basis @ basis.T
     left = (after.norm() / before.norm()).item()
-    assert 0.1 < left < 0.999
+    expected = math.exp(-0.01 * 100) if method == "flow" else (1 - 0.1 * 0.01) ** 50
+    assert left == pytest.approx(expected, rel=1e-5)
     assert distance(after, left * before, after) < 1e-5
-    if method == "gd":
-        assert left == pytest.approx((1 - 0.1 * 0.01) ** 50, rel=1e-5)
 
 
 # Losses, methods, nets -------------------------------------------------------------------------------------

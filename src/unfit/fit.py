@@ -227,8 +227,11 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report)
 
     Gradient descent would need 1 / (lr · weight_decay) steps, many thousands, to forget the start; Nesterov's
     momentum needs their square root. Whenever the loss rises, it goes back, restarts and shortens the step.
+    What lies outside the span meets nothing but the decay, so its end is known: e^(−weight_decay · flow_time).
     """
-    parameters = list(trainee.parameters())
+    trainee.rest.data *= math.exp(-settings.weight_decay * settings.flow_time)
+    trainee.rest.requires_grad_(False)
+    parameters = [p for p in trainee.parameters() if p.requires_grad]
     trace, lr, age, last = Trace(), 0.1, 0, math.inf
     old = [p.detach().clone() for p in parameters]
     while trace.steps < settings.max_steps:
