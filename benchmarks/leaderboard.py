@@ -49,7 +49,8 @@ def top45(case: Case, folder: Path, runs: Path) -> Path:
     kept = run / "top45.png"
     if not kept.is_file():
         audit = audited(case, run, "auto", case.seeds[0])
-        write_json(run / "auto.json", numbers(audit))
+        if not (run / "auto.json").is_file():
+            write_json(run / "auto.json", numbers(audit))
         pairs(audit).quantize(128).save(kept, optimize=True)
     return kept
 

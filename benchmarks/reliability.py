@@ -49,9 +49,9 @@ class Judged:
 
 
 def main(folder: Path, runs: Path) -> None:
-    found = {case: [judged(run_of(case, seed, folder, runs), seed) for seed in SEEDS] for case in CASES}
+    found = {case.name: [judged(run_of(case, seed, folder, runs), seed) for seed in SEEDS] for case in CASES}
     write_section("Confidence: does it mean true?", [*table(found), "", untrained()])
-    picture([whole(rows) for rows in found.values()], [case.name for case in CASES])
+    picture({name: whole(rows) for name, rows in found.items()})
 
 
 def judged(run: Path, seed: int) -> Judged:
@@ -79,13 +79,13 @@ def whole(rows: list[Judged]) -> Judged:
     return Judged(*(torch.cat([getattr(row, name) for row in rows]) for name in Judged.__dataclass_fields__))
 
 
-def table(found: dict[Case, list[Judged]]) -> Iterator[str]:
+def table(found: dict[str, list[Judged]]) -> Iterator[str]:
     yield "Seeds 3–5, which had no part in the formula. *true*: correlates above 0.7, in either sign, with a training sample. The"
     yield "control: the same candidates against as many samples never seen. Sign and label: of the true ones above 0.9."
     yield ""
     yield "| target | above 0.9 | true | like an unseen one | above 0.95 | true | sign right | label right |"
     yield "|---|---|---|---|---|---|---|---|"
-    for case, rows in found.items():
+    for name, rows in found.items():
         every = whole(rows)
         sure, surer = every.confidence > 0.9, every.confidence > 0.95
         cells = [
@@ -97,7 +97,7 @@ def table(found: dict[Case, list[Judged]]) -> Iterator[str]:
             share(every.sign[sure & every.true]),
             share(every.label[sure & every.true]),
         ]
-        line = f"| {case.name} | {' | '.join(cells)} |"
+        line = f"| {name} | {' | '.join(cells)} |"
         print(line, flush=True)
         yield line
     yield ""
@@ -123,12 +123,12 @@ def sure(candidates: Candidates) -> int:
     return int((candidates.confidence > 0.9).sum())
 
 
-def picture(found: list[Judged], names: list[str]) -> None:
+def picture(found: dict[str, Judged]) -> None:
     """How often candidates of some confidence are true; the diagonal is perfect calibration."""
     figure = Figure(figsize=(5, 4.4), layout="constrained")
     axes = figure.add_subplot(xlabel="confidence", ylabel="share that is true", xlim=(0, 1.02), ylim=(0, 1.02))
     axes.plot([0, 1], [0, 1], color="#868e96", lw=1, ls="--")
-    for every, name in zip(found, names, strict=True):
+    for name, every in found.items():
         inside = [(every.confidence > low) & (every.confidence <= high) for low, high in itertools.pairwise(EDGES)]
         points = [(every.confidence[i].mean(), every.true[i].float().mean()) for i in inside if i.sum() >= 5]
         axes.plot(*zip(*points, strict=True), "o-", ms=4, label=name)

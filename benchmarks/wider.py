@@ -71,12 +71,19 @@ def flip_and_shift(x: Tensor, random: torch.Generator) -> Tensor:
 
 
 WIDE = (
-    Wide("Adam, init 1e-4", "cifar10", adam=True),
-    Wide("Adam, standard init", "cifar10", init=None, adam=True),
-    Wide("Adam, standard init, start known", "cifar10", init=None, adam=True, base=True),
-    Wide("Adam with weight decay 1e-3, standard init", "cifar10", init=None, weight_decay=1e-3, adam=True),
-    Wide("Adam, flips, init 1e-4", "cifar10", adam=True, augment=flip),
-    Wide("Adam, flips and shifts, init 1e-4", "cifar10", adam=True, augment=flip_and_shift),
+    Wide("Adam, init 1e-4", "cifar10", adam=True, seeds=(0,)),
+    Wide("Adam, standard init", "cifar10", init=None, adam=True, seeds=(0,)),
+    Wide("Adam, standard init, start known", "cifar10", init=None, adam=True, base=True, seeds=(0,)),
+    Wide(
+        "Adam with weight decay 1e-3, standard init",
+        "cifar10",
+        init=None,
+        weight_decay=1e-3,
+        adam=True,
+        seeds=(0,),
+    ),
+    Wide("Adam, flips, init 1e-4", "cifar10", adam=True, augment=flip, seeds=(0,)),
+    Wide("Adam, flips and shifts, init 1e-4", "cifar10", adam=True, augment=flip_and_shift, seeds=(0,)),
     Wide("grey CIFAR-10, init 1e-4", "grey"),
     Wide("grey CIFAR-10, start known", "grey", init=None, base=True),
     Wide("64×64 colour, init 1e-4", "patches", seeds=(0,)),
@@ -97,7 +104,7 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 def table(chosen: list[Wide], sources: dict[str, Source]) -> Iterator[str]:
-    yield "n=100, d-1000-1000-1, two classes, `--method auto`; means (lowest–highest) over seeds 0–2, of 64×64 seed 0. *good* is SSIM > 0.4,"
+    yield "n=100, d-1000-1000-1, two classes, `--method auto`; means (lowest–highest) over seeds 0–2; of 64×64 and Adam seed 0. *good* is SSIM > 0.4,"
     yield "Gaussian window 11 (vectors: 1 − relative error > 0.4). Adam: full batches, learning rate 1e-3, 500 steps."
     yield ""
     yield "| target | train acc. | rank | good | good on unseen | recovered | proven | seconds |"
