@@ -179,6 +179,14 @@ def test_nothing_is_left_to_do_the_second_time(whole, faces):
     assert len(read_lines(whole)) == NUM
 
 
+def test_a_lost_file_is_made_again(whole, faces, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "sweep")
+    (folder / "trials" / "00002.safetensors").unlink()
+    sweep(faces, NUM, folder, workers=1, **SHORT)
+    assert tensors(folder) == tensors(whole)
+    assert read_lines(folder) == read_lines(whole)
+
+
 def test_kill_and_go_on_gives_the_same_as_an_uninterrupted_sweep(whole, faces, face_run, tmp_path):
     """`kill -9` of a sweep with two workers, status from outside meanwhile; the rest in one process."""
     folder = tmp_path / "sweep"
@@ -323,8 +331,8 @@ def test_hopeless_trials_are_pruned_and_others_are_not(tiny):
 
 def test_mlflow_gets_every_trial_once(tiny, tmp_path):
     store, folder = tmp_path / "store", tmp_path / "sweep"
+    sweep(load_target(tiny), 2, folder, "inversion", workers=1, iterations=3)
     arguments = ["sweep", tiny, "--out", folder, "--method", "inversion", "--iterations", "3", "--workers", "1"]
-    assert run(*arguments, "--trials", "2").returncode == 0
     more = [*arguments, "--trials", "3", "--mlflow", store.as_uri()]
     done = run(*more, MLFLOW_ALLOW_FILE_STORE="true")
     assert done.returncode == 0, done.stderr
@@ -361,14 +369,29 @@ def test_a_ray_cluster_loses_a_node_and_no_trial(face_run, whole, tmp_path):
 # what cannot be
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9"])
-def test_an_unreachable_cluster_is_an_error_at_once(tiny, tmp_path, address):
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:9", "no Ray cluster answers at 127.0.0.1:9: Connection refused"),
+        ("ray://127.0.0.1:9", "no Ray cluster answers at ray://127.0.0.1:9: Connection refused"),
+        ("nobody.invalid:6379", "no Ray cluster answers at nobody.invalid:6379: "),
+        ("somewhere", "'somewhere' is no address of a Ray cluster; give HOST:PORT"),
+    ],
+)
+def test_an_unreachable_cluster_is_an_error_at_once(tiny, tmp_path, address, words):
     began = time.monotonic()
-    done = run("sweep", tiny, "--out", tmp_path / "sweep", "--ray", address)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"unfit: no Ray cluster answers at {address}: ")
+    with pytest.raises(UnfitError) as raised:
+        sweep(load_target(tiny), 2, tmp_path / "sweep", ray=address)
+    assert words in str(raised.value)
     assert time.monotonic() - began < 20
     assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(("package", "extra"), [("ray", "cluster"), ("mlflow", "mlflow")])
+def test_a_missing_extra_is_named(tiny, tmp_path, monkeypatch, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    with pytest.raises(UnfitError, match=rf"pip install 'unfit\[{extra}\]'"):
+        sweep(load_target(tiny), 1, tmp_path / "sweep", **{package: "127.0.0.1:9"})
 
 
 @pytest.mark.parametrize(

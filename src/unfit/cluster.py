@@ -21,7 +21,8 @@ import torch
 from unfit.errors import UnfitError, UsageError
 from unfit.trials import Job, Outcome, Values
 
-Place = tuple[Callable[[int, Values], "Future[Outcome]"], Callable[[], int]]
+Submit = Callable[[int, Values], "Future[Outcome]"]
+Place = tuple[Submit, Callable[[], int]]
 """A function that runs a trial, and one that says how many may run at once now."""
 PATIENCE = 10  # seconds that an address is given to answer
 RETRIES = 20  # of a trial whose node was lost

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from sqlalchemy.exc import SQLAlchemyError
@@ -143,35 +144,38 @@ def _lock(file: IO[str]) -> bool:
     return True
 
 
+STOPS = (UnfitError, OSError, StorageInternalError, BrokenProcessPool)
+
+
 @contextmanager
 def keeping(folder: Path) -> Iterator[None]:
-    """If something cannot be written: what is done is kept, and the user told so."""
+    """Whatever stops the trials: what is done is kept, and the user told so."""
     try:
         yield
-    except StorageInternalError as error:
-        cause = str(error.__cause__ or error).splitlines()[0]
-        raise UnfitError(f"cannot write {folder / 'study.db'}: {cause}; {kept(folder)}") from error
-    except OSError as error:
-        raise UnfitError(f"cannot write in {folder}: {error.strerror or error}; {kept(folder)}") from error
-    except UnfitError as error:
-        if isinstance(error.__cause__, OSError):
-            raise UnfitError(f"{error}; {kept(folder)}") from error
-        raise
+    except STOPS as error:
+        num = len(read_lines(folder))
+        raise UnfitError(f"{_reason(error, folder)}; the {num} trials that are done are kept, {AGAIN}") from error
 
 
-def kept(folder: Path) -> str:
-    return f"the {len(read_lines(folder))} trials that are done are kept, {AGAIN}"
+def _reason(error: Exception, folder: Path) -> str:
+    if isinstance(error, BrokenProcessPool):
+        return "a worker process was killed, perhaps for want of memory (fewer --workers need less)"
+    if isinstance(error, StorageInternalError):
+        return f"cannot write {folder / 'study.db'}: {str(error.__cause__ or error).splitlines()[0]}"
+    return f"cannot write in {folder}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
 @contextmanager
 def open_books(folder: Path, plan: Plan, num_trials: int) -> Iterator[Books]:
     """The folder's, for the only process that may write in them."""
-    with keeping(folder):
+    try:
         open_folder(folder, plan)
         with locked(folder), study_of(folder) as study:
             _clean(folder)
             study.set_user_attr("num_trials", num_trials)
             yield Books(folder, plan, num_trials, study, {trial.number: trial for trial in read_lines(folder)})
+    except (OSError, StorageInternalError) as error:
+        raise UnfitError(_reason(error, folder)) from error
 
 
 @dataclass
@@ -189,14 +193,17 @@ class Books:
     def status(self, running: int) -> Status:
         return Status(self.num_trials, tuple(self.ended.values()), running, notes=tuple(self.notes))
 
-    def todo(self) -> Iterator[Trial]:
-        """First what a killed process left unfinished, then new trials."""
+    def todo(self) -> Iterator[Trial | FrozenTrial]:
+        """First what a killed process left unfinished and what has lost its file, then new trials."""
         for left in self._trials(TrialState.RUNNING):
             trial = self._complete(Trial(self.study, left._trial_id))  # Optuna has no other way back to one
             if done := self.ended.get(trial.number) or read_ended(self.folder, trial.number):
                 self.enter(trial, Outcome(done, []))
             elif trial.number < self.num_trials:
                 yield trial
+        for known in self._trials(TrialState.COMPLETE):
+            if not file_of(self.folder, known.number).exists():
+                yield known
         while (number := len(self._trials(*TrialState)) - len(waiting := self._trials(TrialState.WAITING))) < (
             self.num_trials
         ):
@@ -206,7 +213,7 @@ class Books:
                 self.study.enqueue_trial(draw(self.plan, number))
             yield self.study.ask(distributions(self.plan))
 
-    def _trials(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states)
 
     def _complete(self, trial: Trial) -> Trial:
@@ -225,8 +232,10 @@ class Books:
         seed = (self.plan.seed * MOST_TRIALS + number) % 2**32
         self.study.sampler = optuna.samplers.TPESampler(seed=seed)
 
-    def enter(self, trial: Trial, outcome: Outcome) -> None:
+    def enter(self, trial: Trial | FrozenTrial, outcome: Outcome) -> None:
         """Line first, study second: what was killed between the two has a line, and `todo` tells the study."""
+        if isinstance(trial, FrozenTrial):
+            return  # it was known already: only its file had to be made again
         ended = outcome.ended
         if ended.number not in self.ended:
             with (self.folder / "trials.jsonl").open("a", encoding="utf-8") as file:

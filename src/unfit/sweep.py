@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import torch
 from torch import nn
 
 from unfit.attacks.kkt import Score, check_layers, choose_score
 from unfit.attacks.solvers import Solver, count
 from unfit.candidates import share_out
-from unfit.cluster import Place, in_processes, in_this_process, on_ray
-from unfit.errors import UnfitError, UsageError, unknown
+from unfit.cluster import Place, Submit, in_processes, in_this_process, on_ray
+from unfit.errors import UsageError, unknown
 from unfit.modules import as_base, as_target
 from unfit.progress import Report, quiet
 from unfit.target import Target
@@ -35,7 +35,7 @@ from unfit.trials import (
 )
 
 if TYPE_CHECKING:  # Optuna takes a while to import, and only sweeps need it
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
     from unfit.study import Books, Status
 
@@ -80,26 +80,22 @@ def sweep(
     if ray:
         place = on_ray(job, ray, gpus_per_trial, workers)
     else:
-        num = min(workers or max(1, (os.cpu_count() or 1) // cpus_per_trial), trials)
+        num = min(workers or max(1, torch.get_num_threads() // cpus_per_trial), trials)
         place = in_this_process(job) if num == 1 else in_processes(job, num)
-    from unfit.study import kept, open_books
+    from unfit.study import keeping, open_books
 
     with place as (submit, slots), open_books(Path(folder), plan, trials) as books:
         if mlflow:
             from unfit.tracking import log_to_mlflow
 
             books.log = log_to_mlflow(mlflow, plan, books.ended.values())
-        try:
-            return run_trials(books, (submit, slots), progress)
-        except BrokenProcessPool as error:
-            memory = "perhaps for want of memory (fewer --workers need less)"
-            raise UnfitError(f"a worker process was killed, {memory}; {kept(books.folder)}") from error
+        with keeping(books.folder):
+            return run_trials(books, submit, slots, progress)
 
 
-def run_trials(books: Books, place: Place, progress: Report) -> Status:
-    """Keep as many trials running as there is room for, until all are done."""
-    submit, slots = place
-    running: dict[Future[Outcome], Trial] = {}
+def run_trials(books: Books, submit: Submit, slots: Callable[[], int], progress: Report) -> Status:
+    """Keep as many trials running as there are slots, until all are done."""
+    running: dict[Future[Outcome], Trial | FrozenTrial] = {}
     todo = books.todo()
     while True:
         while len(running) < slots() and (trial := next(todo, None)):
