@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import torch
 
 from unfit.errors import UnfitError, UsageError
-from unfit.trials import Job, Outcome, Values
+from unfit.trials import HERE, Job, Outcome, Values, versions
 
 Submit = Callable[[int, Values], "Future[Outcome]"]
 Place = tuple[Submit, Callable[[], int]]
@@ -59,6 +59,7 @@ def in_processes(job: Job, workers: int) -> Iterator[Place]:
     finally:
         ours.close()
         pool.shutdown(cancel_futures=True)
+        theirs.close()
 
 
 def _become_worker(job: bytes, lifeline: Connection) -> None:
@@ -161,4 +162,6 @@ def _run_on_ray(shared: list[Any], number: int, values: Values) -> Outcome:
 def _fetched(shared: Any) -> Job:
     """Once in each worker of the cluster: reading the spectrum of the weights takes longer than some trials."""
     job: Job = _ray().get(shared)
+    if (here := versions()) != job.plan.versions:
+        raise UnfitError(f"{HERE} has other versions, {here}, than this sweep, {job.plan.versions}")
     return job

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -196,7 +195,8 @@ class Books:
     def todo(self) -> Iterator[Trial | FrozenTrial]:
         """First what a killed process left unfinished and what has lost its file, then new trials."""
         for left in self._trials(TrialState.RUNNING):
-            trial = self._complete(Trial(self.study, left._trial_id))  # Optuna has no other way back to one
+            self._seed(left.number)
+            trial = self._sampled(Trial(self.study, left._trial_id))  # Optuna has no other way back to one
             if done := self.ended.get(trial.number) or read_ended(self.folder, trial.number):
                 self.enter(trial, Outcome(done, []))
             elif trial.number < self.num_trials:
@@ -204,22 +204,20 @@ class Books:
         for known in self._trials(TrialState.COMPLETE):
             if not file_of(self.folder, known.number).exists():
                 yield known
-        while (number := len(self._trials(*TrialState)) - len(waiting := self._trials(TrialState.WAITING))) < (
-            self.num_trials
-        ):
-            if self.plan.sampler == "tpe":
-                self._seed(number)
-            elif not waiting:
+        while (number := self._num_begun()) < self.num_trials:
+            self._seed(number)
+            if self.plan.sampler != "tpe" and not self._trials(TrialState.WAITING):  # killed there?
                 self.study.enqueue_trial(draw(self.plan, number))
-            yield self.study.ask(distributions(self.plan))
+            yield self._sampled(self.study.ask())
+
+    def _num_begun(self) -> int:
+        return sum(trial.state != TrialState.WAITING for trial in self._trials(*TrialState))
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states)
 
-    def _complete(self, trial: Trial) -> Trial:
-        """A process may have been killed between two parameters; those that are there stay."""
-        if self.plan.sampler == "tpe":
-            self._seed(trial.number)
+    def _sampled(self, trial: Trial) -> Trial:
+        """With a value of each parameter; those stay that it had when its process was killed."""
         for name, parameter in self.plan.parameters.items():
             if isinstance(parameter, Choice):
                 trial.suggest_categorical(name, parameter.choices)
@@ -237,12 +235,13 @@ class Books:
         if isinstance(trial, FrozenTrial):
             return  # it was known already: only its file had to be made again
         ended = outcome.ended
-        if ended.number not in self.ended:
+        new = ended.number not in self.ended
+        if new:
             with (self.folder / "trials.jsonl").open("a", encoding="utf-8") as file:
                 file.write(ended.model_dump_json() + "\n")
             self.ended[ended.number] = ended
         tell(self.study, trial, outcome)
-        if self.log:
+        if new and self.log:
             try:
                 self.log(ended)
             except UnfitError as error:  # hours of attacks do not end because a tracker does
@@ -260,15 +259,6 @@ def tell(study: optuna.Study, trial: Trial, outcome: Outcome) -> None:
         study.tell(trial, ended.objective)
     else:  # to TPE a failed trial is none, a pruned one a bad one: what diverges is bad
         study.tell(trial, state=TrialState.FAIL if ended.state == "failed" else TrialState.PRUNED)
-
-
-def distributions(plan: Plan) -> dict[str, BaseDistribution]:
-    return {
-        name: CategoricalDistribution(parameter.choices)
-        if isinstance(parameter, Choice)
-        else FloatDistribution(parameter.low, parameter.high, log=parameter.log)
-        for name, parameter in plan.parameters.items()
-    }
 
 
 def _clean(folder: Path) -> None:

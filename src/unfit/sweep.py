@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,6 +29,7 @@ from unfit.trials import (
     Sampler,
     TargetId,
     parameters_of,
+    versions,
     with_ranges,
     write,
 )
@@ -153,7 +153,7 @@ def make_plan(
         seed=seed,
         fixed=Fixed(**fixed),
         parameters=with_ranges(parameters, ranges),
-        versions={name: version(name) for name in ("unfit", "torch", "optuna")},
+        versions=versions(),
     )
 
 

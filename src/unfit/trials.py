@@ -7,6 +7,7 @@ import platform
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -142,6 +143,11 @@ def parameters_of(method: Method, solver: Solver | None, score: Score | None, nu
     if score == "any":  # multipliers of any sign have no least one
         return {name: parameter for name, parameter in B23.items() if name != "lambda_min"}
     return H22 if num_outputs == 1 else B23
+
+
+def versions() -> dict[str, str]:
+    """Of what the candidates of a trial, given its settings, depend on."""
+    return {name: version(name) for name in ("unfit", "torch", "optuna")}
 
 
 def with_ranges(parameters: Parameters, ranges: dict[str, tuple[float, float]]) -> Parameters:
