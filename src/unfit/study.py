@@ -171,8 +171,10 @@ def open_books(folder: Path, plan: Plan, num_trials: int) -> Iterator[Books]:
         open_folder(folder, plan)
         with locked(folder), study_of(folder) as study:
             _clean(folder)
+            ended = {trial.number: trial for trial in read_lines(folder)}
+            num_trials = max(num_trials, len(ended))
             study.set_user_attr("num_trials", num_trials)
-            yield Books(folder, plan, num_trials, study, {trial.number: trial for trial in read_lines(folder)})
+            yield Books(folder, plan, num_trials, study, ended)
     except (OSError, StorageInternalError) as error:
         raise UnfitError(_reason(error, folder)) from error
 
