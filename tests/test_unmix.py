@@ -486,9 +486,9 @@ def attackers() -> list[str]:
     folder = Path(find_spec("unfit.attacks").submodule_search_locations[0])
     files = sorted(folder.rglob("*.py"))
     inside = [".".join(file.relative_to(folder).with_suffix("").parts) for file in files]
-    return ["unfit.target", "unfit.modules", "unfit.candidates", "unfit.preflight", "unfit.attacks"] + [
-        f"unfit.attacks.{name}" for name in inside if not name.endswith("__init__")
-    ]
+    sweeps = ["unfit.sweep", "unfit.trials", "unfit.study", "unfit.cluster", "unfit.tracking"]
+    outside = ["unfit.target", "unfit.modules", "unfit.candidates", "unfit.preflight", "unfit.attacks", *sweeps]
+    return outside + [f"unfit.attacks.{name}" for name in inside if not name.endswith("__init__")]
 
 
 @pytest.mark.parametrize("module", attackers())

@@ -17,6 +17,7 @@ from unfit.record import Policy
 from unfit.runs import audit_run, fit_run
 from unfit.samples import Samples, draw, draw_unseen
 from unfit.sources import read_source
+from unfit.sweep import sweep
 from unfit.target import Target, load_base, load_target
 
 __version__ = "0.1.0"
@@ -45,4 +46,5 @@ __all__ = [
     "parse_architecture",
     "preflight",
     "read_source",
+    "sweep",
 ]

@@ -69,6 +69,7 @@ class Part:
     multiplier: Tensor | None = None
     proven: Tensor | None = None
     confidence: Tensor | None = None
+    loss: float | None = None  # what the run itself made small; runs of one kind can be compared by it
     finished: float = field(default_factory=time.perf_counter)
 
 
@@ -112,7 +113,10 @@ def save_candidates(candidates: Candidates, path: Path) -> None:
     """One safetensors file: the tensors, and the rest as JSON in its header."""
     about = {"origins": candidates.origins, "attack": candidates.attack, "facts": candidates.facts}
     tensors = {name: getattr(candidates, name).contiguous() for name in TENSORS}
-    save_file(tensors, path, metadata={"unfit": json.dumps(about, allow_nan=False)})
+    try:
+        save_file(tensors, path, metadata={"unfit": json.dumps(about, allow_nan=False)})
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(str(error)) from error
 
 
 def load_candidates(path: Path) -> Candidates:

@@ -33,7 +33,10 @@ from unfit.report.junit import junit
 from unfit.report.terminal import show
 from unfit.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 from unfit.sources import read_source
+from unfit.sweep import sweep as run_sweep
 from unfit.target import load_base, load_target
+from unfit.trials import Method as SweepMethod
+from unfit.trials import Sampler
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 
@@ -215,6 +218,79 @@ def attack(
 
 
 @app.command()
+def sweep(
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} With --status: the sweep's folder.")
+    ],
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="The sweep's folder; one of the same sweep is continued.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How many in all; a larger number extends a sweep.")] = 100,
+    method: Annotated[SweepMethod, typer.Option()] = "kkt",
+    base: Base = None,
+    solver: Annotated[
+        Solver | None, typer.Option(help="kkt: `paper` (default), as published, or `fast`, in seconds a trial.")
+    ] = None,
+    score: ChosenScore = None,
+    num_candidates: NumCandidates = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Of each trial; default: the attack's own (paper: 50,000).")
+    ] = None,
+    sampler: Annotated[
+        Sampler, typer.Option(help="Of the settings: `random` as in the papers, `quasi`-random, or `tpe`.")
+    ] = "random",
+    ranges: Annotated[
+        list[str] | None, typer.Option("--range", help="Other bounds of a setting: NAME=LOW:HIGH, repeatable.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Trials at once; default: as many as there are CPUs for.")
+    ] = None,
+    cpus_per_trial: Annotated[int, typer.Option(help="Threads of each trial.")] = 1,
+    gpus_per_trial: Annotated[float, typer.Option(help="With --ray; 0.25: four trials share one.")] = 0,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, ray://…, or auto.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Log every trial to this MLflow store too.")
+    ] = None,
+    seed: Seed = 0,
+    status: Annotated[bool, typer.Option("--status", help="Say how far a sweep is; run nothing.")] = False,
+) -> int:
+    """Attack with many sampled settings. Killed at any moment, the same command goes on where it was."""
+    if status:
+        _say_status(target)
+        return 0
+    if out_folder is None:
+        raise UsageError("give the sweep's folder, --out DIR")
+    attacked = load_target(target)
+    with bar("sweeping", period=24 * 3600) as progress:
+        result = run_sweep(
+            attacked,
+            trials,
+            out_folder,
+            method,
+            load_base(base, attacked) if base else None,
+            seed,
+            progress,
+            solver=solver,
+            score=score,
+            num_candidates=num_candidates,
+            iterations=iterations,
+            sampler=sampler,
+            ranges=dict(map(_named_range, ranges or [])),
+            workers=workers,
+            cpus_per_trial=cpus_per_trial,
+            gpus_per_trial=gpus_per_trial,
+            ray=ray,
+            mlflow=mlflow,
+        )
+    out.print(f"{out_folder}: {result.words}")
+    for note in result.notes:
+        print(f"unfit: {note}", file=sys.stderr)
+    return 0
+
+
+@app.command()
 def audit(
     context: typer.Context,
     out_folder: Annotated[Path, typer.Option("--out", help="The audit's folder; must not exist yet.")],
@@ -348,6 +424,34 @@ def _given(context: typer.Context) -> set[str]:
     """The parameters that stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _say_status(folder: Path) -> None:
+    from unfit.study import AGAIN, read_plan, read_status  # Optuna: slow to import, and no other command needs it
+
+    plan, status = read_plan(folder), read_status(folder)
+    solver = f" ({plan.solver})" if plan.solver else ""
+    out.print(f"{plan.method}{solver} on {plan.target.architecture}, {plan.sampler} settings, seed {plan.seed}")
+    out.print(status.words)
+    if status.best:
+        out.print("best: " + ", ".join(f"{name} {_brief(value)}" for name, value in status.best.settings.items()))
+    if not status.at_work:
+        out.print(f"not running: {AGAIN}" if status.num_left else "all done")
+    elif status.seconds_left is not None:
+        out.print(f"about {status.seconds_left / 60:.0f} min left")
+
+
+def _brief(value: float | bool | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _named_range(text: str) -> tuple[str, tuple[float, float]]:
+    try:
+        name, _, bounds = text.partition("=")
+        low, high = map(float, bounds.split(":"))
+    except ValueError as error:
+        raise UsageError(f"--range {text}: write NAME=LOW:HIGH, such as lr=1e-3:1") from error
+    return name, (low, high)
 
 
 def _policy(max_recovered: int, min_budget: float | None, fpr: float) -> Policy:

@@ -17,8 +17,11 @@ def quiet(fraction: float, words: str) -> None:
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Report]:
-    """A progress bar on standard error; nothing at all when that is not a terminal."""
+def bar(title: str, period: float = 30) -> Iterator[Report]:
+    """A progress bar on standard error; nothing at all when that is not a terminal.
+
+    The time left is estimated from the last `period` seconds.
+    """
     console = Console(stderr=True)
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -28,6 +31,12 @@ def bar(title: str) -> Iterator[Report]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[words]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=period,
+    ) as progress:
         task = progress.add_task(title, total=1.0, words="")
         yield lambda fraction, words: progress.update(task, completed=min(fraction, 1.0), words=words)

@@ -48,6 +48,12 @@ def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: i
     return b @ white
 
 
+def edge_density(groups: Tensor, mixing: Tensor) -> float:
+    """Mean over root mean square of the sources' edges, 0 to 1: mixtures have edges everywhere, images do not."""
+    size = torch.einsum("sr,rgk->sgk", mixing, groups).square().mean(2).sqrt()  # (sources, groups)
+    return float((size.mean(1) / size.square().mean(1).sqrt().clamp_min(1e-20)).mean())
+
+
 def _score(y: Tensor, contrast: Contrast) -> tuple[Tensor, Tensor]:
     """φ = −∇ log p of each group and the mean slope of φ, p ∝ exp(−√(q + ε)) or (q + ε)^−½; q: mean square."""
     q = y.square().mean(2)

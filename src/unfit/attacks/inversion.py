@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 import torch
 
-from unfit.attacks.mixtures import read_mixtures
+from unfit.attacks.mixtures import Mixtures, read_mixtures
 from unfit.candidates import Candidates, Part, describe, pool, share_out
 from unfit.nets import device, outputs
 from unfit.progress import Report, quiet
@@ -27,7 +28,14 @@ class InversionSettings:
 
 def inversion(target: Target, settings: InversionSettings | None = None, progress: Report = quiet) -> Candidates:
     """All starts in one batch, by plain gradient ascent; the most extreme outputs first."""
-    settings, began = settings or InversionSettings(), time.perf_counter()
+    return run_inversion(target, read_mixtures(target), settings or InversionSettings(), progress)
+
+
+def run_inversion(
+    target: Target, mixtures: Mixtures, settings: InversionSettings, progress: Report = quiet
+) -> Candidates:
+    """The same where the mixtures are known. Its loss is how far outputs were driven, on average, with a minus."""
+    began = time.perf_counter()
     k = target.architecture.num_outputs
     m = share_out(settings.num_candidates, 1000, max(k, 2))
     net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
@@ -43,8 +51,10 @@ def inversion(target: Target, settings: InversionSettings | None = None, progres
         (gradient,) = torch.autograd.grad(_driven(net(x), label).sum(), x)
         moved = x.detach() + lr * gradient
         x = moved.clamp(*target.input_range) if target.input_range else moved
-    order = _driven(outputs(net, x.detach()), label).argsort(descending=True)
-    facts = read_mixtures(target).facts() | {"status": "finished", "seconds": time.perf_counter() - began}
+    driven = _driven(outputs(net, x.detach()), label)
+    order, loss = driven.argsort(descending=True), -float(driven.mean())
+    facts = mixtures.facts() | {"status": "finished", "loss": loss if math.isfinite(loss) else None}
+    facts["seconds"] = time.perf_counter() - began
     part = Part("inversion", x.detach()[order].cpu(), label[order].cpu())
     return pool([part], describe("inversion", settings), facts)
 

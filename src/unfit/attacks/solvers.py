@@ -32,6 +32,9 @@ from unfit.target import Target
 
 Solver = Literal["fast", "paper"]
 DIVERGED = 1e3  # a loss so many times that of the start will not come back
+GIVE_UP_AFTER, LEAST = 0.2, 1000  # a share of the iterations, and at least so many of them …
+HOPELESS = 0.99  # … with this share of the weights still unexplained
+POINTS = 10  # of the curve of a loss
 RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal
 FLOOR = 0.1  # of the mean multiplier: a candidate at 0 would have no signal and never move again
 ACTIVE_SET_PASSES = 6
@@ -88,20 +91,42 @@ class Iterate:
 
 def paper(target: Target, settings: PaperSettings | None = None, progress: Report = quiet) -> Candidates:
     """The papers' attack. A run that diverges ends there; its best iterate is kept and `facts` says so."""
-    settings, began = settings or PaperSettings(), time.perf_counter()
     check_layers(target.net())
-    facts = read_mixtures(target).facts()
+    return run_paper(target, read_mixtures(target), settings or PaperSettings(), progress)
+
+
+def run_paper(
+    target: Target,
+    mixtures: Mixtures,
+    settings: PaperSettings,
+    progress: Report = quiet,
+    give_up: bool = False,
+) -> Candidates:
+    """The same where the mixtures are known. `give_up`: a run that explains nothing for long ends early too.
+
+    Losses are told relative to ‖θ‖², what no candidates at all would leave: the share of the weights unexplained.
+    """
+    began, facts = time.perf_counter(), mixtures.facts() | {"status": "finished"}
+    whole = sum(float(weight.double().square().sum()) for weight in target.weights.values())
+    patience = max(LEAST, int(GIVE_UP_AFTER * settings.iterations))
     iterates = paper_iterates(target, settings, facts["rank"])
     first = best = next(iterates).copy()
-    facts["status"] = "finished"
+    curve = [(0, first.loss / whole)]
     for iterate in iterates:
-        progress(iterate.iteration / settings.iterations, f"loss {iterate.loss:.4g}")
+        iteration, loss = iterate.iteration, iterate.loss / whole
+        progress(iteration / settings.iterations, f"loss {loss:.4g}")
         if iterate.loss <= best.loss:
             best = iterate.copy()
         if not iterate.loss < DIVERGED * first.loss:
-            facts["status"] = f"diverged after {iterate.iteration} iterations"
+            facts["status"] = f"diverged after {iteration} iterations"
             break
-    facts |= {"iteration": best.iteration, "loss": best.loss, "seconds": time.perf_counter() - began}
+        if iteration % max(1, settings.iterations // POINTS) == 0:
+            curve.append((iteration, loss))
+        if give_up and iteration == patience and best.loss > HOPELESS * whole:
+            facts["status"] = f"pruned after {iteration} iterations"
+            break
+    facts |= {"iteration": best.iteration, "loss": best.loss / whole, "curve": curve}
+    facts["seconds"] = time.perf_counter() - began
     label = None if best.multiplier.ndim > 1 else best.label.cpu()  # multipliers of any sign: no labels
     part = Part("kkt: paper", best.x.float().cpu(), label, strength(best.multiplier).float().cpu())
     return pool([part], describe("kkt", settings, solver="paper"), facts)
@@ -141,14 +166,21 @@ def fast(
     target: Target, base: Target | None = None, settings: FastSettings | None = None, progress: Report = quiet
 ) -> Candidates:
     """The KKT attack in seconds: in the row space of the first dense layer, multipliers solved for exactly."""
-    settings, began = settings or FastSettings(), time.perf_counter()
     check_layers(target.net())
-    mixtures = read_mixtures(target, base)
+    return run_fast(target, read_mixtures(target, base), settings or FastSettings(), progress)
+
+
+def run_fast(target: Target, mixtures: Mixtures, settings: FastSettings, progress: Report = quiet) -> Candidates:
+    """The same where the mixtures are known. Its loss is the share of the first layer that it cannot explain."""
+    began = time.perf_counter()
     parts = list(fast_parts(target, mixtures, settings, progress))
-    facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
+    losses = [part.loss for part in parts if part.loss is not None and part.name.startswith("kkt")]
+    facts = mixtures.facts() | {"status": "finished", "loss": min(losses, default=1.0)}
+    facts["seconds"] = time.perf_counter() - began
     progress(1.0, "pooled")
     nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
-    return pool(parts or [nothing], describe("kkt", settings, base is not None, solver="fast"), facts)
+    described = describe("kkt", settings, mixtures.start is not None, solver="fast")
+    return pool(parts or [nothing], described, facts)
 
 
 def fast_parts(
@@ -182,19 +214,19 @@ def kkt_parts(
         return
     for run in runs:
         progress(run / (settings.runs + 1), f"run {run + 1} of {settings.runs}, {m} candidates")
-        for iteration, maps, label, multiplier in alternate(mixtures, score, m, settings, run):
+        for iteration, loss, maps, label, multiplier in alternate(mixtures, score, m, settings, run):
             name = f"kkt: run {run + 1}, iteration {iteration}"
             known = None if score == "any" else label.cpu()
-            yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu())
+            yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu(), loss=loss)
 
 
 def alternate(
     mixtures: Mixtures, score: Score, m: int, settings: FastSettings, run: int
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+) -> Iterator[tuple[int, float, Tensor, Tensor, Tensor]]:
     """One run: gates and signals of the candidates, their exact multipliers, a damped least-squares step; again.
 
-    Yields snapshots (iteration, maps, label, multiplier): a run wanders through samples, and most of what it has
-    come near at one time it has left at another.
+    Yields snapshots (iteration, loss, maps, label, multiplier): a run wanders through samples, and most of what it
+    has come near at one time it has left at another. The loss is that before the last step.
 
     With the gates held, W1 = Σ c_i δ_i x_iᵀ is linear in x, so (AAᵀ + ρI)⁻¹ is the Gauss–Newton metric (A = cδ).
     What the gates themselves would gain is left out: following it from random starts ends in poor local minima.
@@ -214,14 +246,20 @@ def alternate(
         a = (c[..., None] * signals).sum(1)
         gram = a @ a.T
         gram.diagonal().add_(settings.damping * gram.diagonal().mean() + 1e-20)
-        moved = u + settings.step * torch.linalg.solve(gram, a @ (fitted - a.T @ u))
+        rest = fitted - a.T @ u
+        moved = u + settings.step * torch.linalg.solve(gram, a @ rest)
         if not moved.isfinite().all():
             return  # the snapshots so far are kept
         u = moved
         if mixtures.limits and iteration % 5 == 1:
             u = (u @ basis).clamp(*mixtures.limits) @ basis.T
         if iteration == settings.iterations or (iteration >= SETTLING and iteration % BETWEEN == 0):
-            yield iteration, u @ basis, label, strength(c)
+            yield iteration, _share(rest, fitted), u @ basis, label, strength(c)
+
+
+def _share(rest: Tensor, whole: Tensor) -> float:
+    """Of the whole, what the rest is: 1 if nothing is explained."""
+    return float(rest.square().sum() / whole.square().sum())
 
 
 def random_starts(values: Tensor, m: int, d: int, seed: int) -> Tensor:
@@ -268,4 +306,7 @@ def _from_kinks(mixtures: Mixtures, settings: FastSettings) -> Part:
     signals = candidate_signals(layers, x, label, "binary", 2 * settings.alpha)[:, 0]
     multiplier = exact_multipliers(signals, x, mixtures.weight, mixtures.bias)
     kept = large(multiplier)
-    return Part("kkt: kinks", mixtures.inputs(x[kept]).cpu(), label[kept].cpu(), multiplier[kept].cpu())
+    rest = mixtures.weight - (multiplier[:, None] * signals)[kept].T @ x[kept]
+    loss = _share(rest, mixtures.weight)
+    x = mixtures.inputs(x[kept])
+    return Part("kkt: kinks", x.cpu(), label[kept].cpu(), multiplier[kept].cpu(), loss=loss)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from unfit.attacks.ica import Contrast, edge_groups, separate
+from unfit.attacks.ica import Contrast, edge_density, edge_groups, separate
 from unfit.attacks.mixtures import CANDIDATE_STD, Mixtures, read_mixtures, rescale
 from unfit.attacks.peel import PeelSettings, prove
 from unfit.candidates import Candidates, Part, describe, pool
@@ -48,13 +48,19 @@ def unmix(
     With a base, samples are proven where that can be done; if all are, there is nothing else to find. A target in
     which no direction stands above the noise gives no candidates; `facts` says so.
     """
-    settings, began = settings or UnmixSettings(), time.perf_counter()
-    mixtures = read_mixtures(target, base)
+    return run_unmix(target, read_mixtures(target, base), settings or UnmixSettings(), progress)
+
+
+def run_unmix(target: Target, mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Candidates:
+    """The same where the mixtures are known. Its loss is how dense the edges of its components are."""
+    began = time.perf_counter()
     parts = list(unmixed(mixtures, settings, progress))
+    losses = [part.loss for part in parts if part.loss is not None]
     progress(1.0, "pooled")
     nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
-    facts = mixtures.facts() | {"status": "finished", "seconds": time.perf_counter() - began}
-    return pool(parts or [nothing], describe("unmix", settings, base is not None), facts)
+    facts = mixtures.facts() | {"status": "finished", "loss": min(losses, default=1.0)}
+    facts["seconds"] = time.perf_counter() - began
+    return pool(parts or [nothing], describe("unmix", settings, mixtures.start is not None), facts)
 
 
 def unmixed(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
@@ -75,7 +81,8 @@ def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = q
         groups = edge_groups(span.right[:rank], mixtures.shape)
         mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
         maps = mixing @ span.right[:rank]
-        yield Part(f"unmix: {name}", rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu())
+        x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
+        yield Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
 
 
 def run_ranks(mixtures: Mixtures, settings: UnmixSettings) -> list[int]:
