@@ -218,7 +218,7 @@ function selectTrial(i) {
     row(name, typeof value === "number" ? short(+value.toPrecision(3)) : String(value)));
   byId("trial").replaceChildren(make("h3", {}, `Trial ${number}: ${trials[i].state}`), make("dl", {}, ...chosen,
     ...(objective === null ? [] : [row("attacker’s loss", short(+objective.toPrecision(3)))]), row("candidates", found),
-    row("samples it has alone", alone), row("of which it is the nearest to", best)));
+    row("samples it has alone", alone), row("nearest of all to", best)));
 }
 
 function ringTrial() {
