@@ -26,6 +26,7 @@ from unfit.files import as_json, new_file, read_as, read_json, write_json
 from unfit.match import GOOD, HIGH, WINDOWS, Matches, l2, match, ncc, nearest, psnr, vote_factor
 from unfit.modules import as_base, as_target
 from unfit.nets import margin, outputs
+from unfit.pool import Pool, attack_pool, given_pool, sweep_record
 from unfit.progress import Report, quiet
 from unfit.record import (
     SCHEMA_VERSION,
@@ -42,7 +43,6 @@ from unfit.record import (
 )
 from unfit.samples import Samples
 from unfit.target import Target
-from unfit.trials import Pool, attack_pool, given_pool, sweep_record
 from unfit.verdict import EXIT_CODES, Effort, decide
 
 SAME = 0.9  # correlation above which a proven candidate is taken to be this sample

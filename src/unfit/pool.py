@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -125,8 +125,8 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
     paths = {int(path.stem): path for path in folder.glob("trials/*.safetensors") if path.stem.isdecimal()}
     if not paths:
         raise UnfitError(f"{folder}: none of its trials has candidates yet; `unfit sweep {folder} --status`")
-    heads, sketches = _scan(sorted(paths.items()), target)
-    full = tuple(number for number, head in heads.items() if head.num_candidates)
+    heads, sketches = _scan(sorted(paths.items()), target, about.parameters)
+    full = tuple(number for number, head in heads.items() if head.size)
     proven = torch.cat([head.proven for head in heads.values()])
     copies = find_copies(sketches)
     copies[proven] = find_copies([torch.cat(sketches)[proven]])  # a proof is not given up for a look-alike
@@ -135,7 +135,7 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
     first = next(iter(heads.values()))
     return Pool(
         Blocks(
-            tuple(heads[number].num_candidates for number in full),
+            tuple(heads[number].size for number in full),
             target.architecture.input_shape,
             lambda i: _read_x(paths[full[i]]),
         ),
@@ -145,7 +145,7 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
         first.attack | {"settings": {}, "seed": about.seed},
         first.facts | {"seconds": float(seconds.sum()), "status": status},
         about.parameters,
-        _trials(folder / "trials.jsonl", heads, about.parameters),
+        _trials(folder / "trials.jsonl", {number: head.ended for number, head in heads.items()}),
         full,
     )
 
@@ -154,29 +154,41 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
 class _Head:
     """A trial without its candidates."""
 
-    num_candidates: int
+    ended: Ended
+    size: int
     proven: Tensor
     attack: dict[str, Any]
     facts: dict[str, Any]
 
 
-def _scan(files: Sequence[tuple[int, Path]], target: Target) -> tuple[dict[int, _Head], list[Tensor]]:
+def _scan(
+    files: Sequence[tuple[int, Path]], target: Target, names: Collection[str]
+) -> tuple[dict[int, _Head], list[Tensor]]:
     """What is known of each trial, and its sketches; all files that cannot be used in one error."""
     heads, sketches, problems = {}, [], []
     for number, path in files:
         try:
             found = load_candidates(path)
+            if wrong := _problems(found, target):
+                raise UnfitError(f"{path}: {'; '.join(wrong)}")
+            ended = _described(number, found, names)
         except UnfitError as error:
             problems.append(str(error))
-            continue
-        if wrong := _problems(found, target):
-            problems.append(f"{path}: {'; '.join(wrong)}")
-            continue
-        heads[number] = _Head(len(found), found.proven, found.attack, found.facts)
-        sketches.append(sketch(found.x, target.is_image))
+        except ValidationError as error:
+            problems.append(f"{path}: it does not say which trial it is: {error.errors()[0]['msg']}")
+        else:
+            heads[number] = _Head(ended, len(found), found.proven, found.attack, found.facts)
+            sketches.append(sketch(found.x, target.is_image))
     if problems:
         raise UnfitError(f"{listed(problems)}. Delete what is damaged: the same `unfit sweep` makes it again")
     return heads, sketches
+
+
+def _described(number: int, found: Candidates, names: Collection[str]) -> Ended:
+    """What its file says of a trial, which was perhaps killed before it was listed."""
+    settings = {name: value for name, value in found.attack["settings"].items() if name in names}
+    told = {"number": number, "state": "complete", "settings": settings, "num_candidates": len(found)}
+    return Ended.model_validate(found.facts.get("trial", told | {"objective": found.facts.get("loss")}))
 
 
 def _read_x(path: Path) -> Tensor:
@@ -188,9 +200,8 @@ def _read_x(path: Path) -> Tensor:
         raise UnfitError(f"{path} can no longer be read: {error}") from error
 
 
-def _trials(path: Path, heads: dict[int, _Head], parameters: dict[str, Parameter]) -> tuple[Ended, ...]:
-    """All trials that ended, by number: those that are listed, and those that were killed before they were."""
-    found = {number: _unlisted(number, head, parameters) for number, head in heads.items()}
+def _trials(path: Path, found: dict[int, Ended]) -> tuple[Ended, ...]:
+    """All trials that ended, by number: those that are listed, and those that were only found."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
     for number, line in enumerate(lines, 1):
         try:
@@ -199,14 +210,8 @@ def _trials(path: Path, heads: dict[int, _Head], parameters: dict[str, Parameter
             if number == len(lines) and not line.endswith("\n"):
                 break  # the sweep was killed while it wrote this, or is writing it
             raise UnfitError(f"{path}, line {number}: {error.errors()[0]['msg']}") from error
-        found[ended.number] = ended
+        found = found | {ended.number: ended}
     return tuple(found[number] for number in sorted(found))
-
-
-def _unlisted(number: int, head: _Head, parameters: dict[str, Parameter]) -> Ended:
-    state: TrialState = "diverged" if head.facts["status"].startswith("diverged") else "complete"
-    settings = {name: value for name, value in head.attack["settings"].items() if name in parameters}
-    return Ended(number=number, state=state, settings=settings, objective=None, num_candidates=head.num_candidates)
 
 
 # Copies ----------------------------------------------------------------------------------------------------
