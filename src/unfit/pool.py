@@ -78,7 +78,7 @@ class Pool:
     def sha256(self) -> str:
         digest = hashlib.sha256()
         for i in range(len(self.blocks.sizes)):
-            digest.update(self.blocks.read(i).numpy())  # type: ignore[arg-type]
+            digest.update(self.blocks.read(i).contiguous().numpy())  # type: ignore[arg-type]
         return digest.hexdigest()
 
 
@@ -86,7 +86,8 @@ def attack_pool(candidates: Candidates) -> Pool:
     """The candidates of one attack, all of them."""
     finished = torch.tensor(candidates.facts["finished"], dtype=torch.float64)[candidates.origin]
     copies = torch.zeros(len(candidates), dtype=torch.bool)
-    return Pool(in_blocks(candidates.x), finished, candidates.proven, copies, candidates.attack, candidates.facts)
+    blocks = in_blocks(candidates.x.float())
+    return Pool(blocks, finished, candidates.proven, copies, candidates.attack, candidates.facts)
 
 
 def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
@@ -133,6 +134,7 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
     seconds = torch.tensor([head.facts["seconds"] for head in heads.values()], dtype=torch.float64)
     status = min((head.facts["status"] for head in heads.values()), key=lambda each: each != "finished")
     first = next(iter(heads.values()))
+    trials = {number: head.ended for number, head in heads.items()} | _listed(folder / "trials.jsonl")
     return Pool(
         Blocks(
             tuple(heads[number].size for number in full),
@@ -145,7 +147,7 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
         first.attack | {"settings": {}, "seed": about.seed},
         first.facts | {"seconds": float(seconds.sum()), "status": status},
         about.parameters,
-        _trials(folder / "trials.jsonl", {number: head.ended for number, head in heads.items()}),
+        tuple(trials[number] for number in sorted(trials)),
         full,
     )
 
@@ -200,9 +202,10 @@ def _read_x(path: Path) -> Tensor:
         raise UnfitError(f"{path} can no longer be read: {error}") from error
 
 
-def _trials(path: Path, found: dict[int, Ended]) -> tuple[Ended, ...]:
-    """All trials that ended, by number: those that are listed, and those that were only found."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+def _listed(path: Path) -> dict[int, Ended]:
+    """The trials that `trials.jsonl` tells of, by number."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found, lines = {}, text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
             ended = Ended.model_validate_json(line)
@@ -210,8 +213,8 @@ def _trials(path: Path, found: dict[int, Ended]) -> tuple[Ended, ...]:
             if number == len(lines) and not line.endswith("\n"):
                 break  # the sweep was killed while it wrote this, or is writing it
             raise UnfitError(f"{path}, line {number}: {error.errors()[0]['msg']}") from error
-        found = found | {ended.number: ended}
-    return tuple(found[number] for number in sorted(found))
+        found[ended.number] = ended
+    return found
 
 
 # Copies ----------------------------------------------------------------------------------------------------
