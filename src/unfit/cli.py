@@ -275,7 +275,7 @@ def audit(
         raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
     policy = _policy(max_recovered, _seconds(min_budget, "--min-budget"), fpr)
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
-        with bar("attacking") as progress:
+        with bar("searching the candidates" if candidates else "attacking") as progress:
             if target is None:
                 assert repeat is not None
                 result = repeat_audit(load_record(repeat), progress)
