@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ CONV_VOTE = 1.5  # B23, for convolutional nets
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
 SAMPLES_AT_ONCE = 500  # pictures compared in one go
 CANDIDATES_AT_ONCE = 10_000  # in one block, where they are in memory anyway
+FEW = 16  # where less than one pair in so many is chosen, adding these up is faster than a product with all …
+PAIRS_ADDED = 1_000  # … so many at a time
 NEIGHBOURS = 32  # candidates that a sample may be assigned to: its nearest ones
 MIN_ERROR = 1e-10  # mean square; equal pictures have 100 dB, not infinitely many
 
@@ -146,16 +148,23 @@ def _vote(distance: Tensor, blocks: Blocks, stage: Tensor | None, vote: float) -
         votes = torch.stack([distance[:, part] <= limit for limit in limits])  # (stages, n, block)
         if stage is not None:
             votes &= stage[part] <= torch.arange(len(limits))[:, None, None]
-        some = votes.flatten(0, 1).any(0)
-        if not some.any():
+        if not votes.any():
             continue
         values = blocks.flat(i)
-        if 2 * some.sum() < len(some):  # copying these is cheaper than multiplying all others by 0
-            votes, values = votes[..., some], values[some]
         for s, chosen in enumerate(votes):
-            total[s].addmm_(chosen.to(values), values)
+            _add_chosen(total[s], chosen, values)
         count += votes.sum(2, keepdim=True)
     return total.div_(count)
+
+
+def _add_chosen(total: Tensor, chosen: Tensor, values: Tensor) -> None:
+    """total (n, d) += chosen (n, m) @ values (m, d)."""
+    pairs = chosen.nonzero()
+    if FEW * len(pairs) > chosen.numel():
+        total.addmm_(chosen.to(values), values)
+        return
+    for sample, candidate in (piece.T for piece in pairs.split(PAIRS_ADDED)):
+        total.index_add_(0, sample, values[candidate])
 
 
 def _distances_to(blocks: Blocks, normalised: bool) -> Callable[[Tensor], Tensor]:
@@ -242,13 +251,10 @@ def ssim(a: Tensor, b: Tensor, window: int = 11) -> Tensor:
 def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
     """SSIM at every pixel of every channel (Wang et al. 2004)."""
     assert window in WINDOWS
-    offsets = torch.arange(window, dtype=a.dtype, device=a.device) - window // 2
-    line = torch.exp(-(offsets**2) / (2 * 1.5**2))
-    line = line / line.sum()
+    down, across = (blur_matrix(side, window).to(a) for side in a.shape[2:])
 
     def blur(t: Tensor) -> Tensor:
-        flat = F.pad(t.flatten(0, 1)[:, None], (window // 2,) * 4, mode="reflect")
-        return F.conv2d(F.conv2d(flat, line.view(1, 1, 1, -1)), line.view(1, 1, -1, 1)).view_as(t)
+        return down.T @ t @ across
 
     mean_a, mean_b = blur(a), blur(b)
     var_a, var_b = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2
@@ -256,6 +262,15 @@ def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
     c1, c2 = 0.01**2, 0.03**2
     numerator = (2 * mean_a * mean_b + c1) * (2 * cov + c2)
     return numerator / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+
+
+@cache
+def blur_matrix(side: int, window: int) -> Tensor:
+    """Lines of so many pixels times this (side, side) are blurred; far faster than to convolve small pictures."""
+    offsets = torch.arange(window, dtype=torch.float64) - window // 2
+    weights = torch.exp(-(offsets**2) / (2 * 1.5**2))
+    lines = F.pad(torch.eye(side, dtype=torch.float64), (window // 2,) * 2, mode="reflect")
+    return lines.unfold(1, window, 1) @ (weights / weights.sum())
 
 
 def vector_similarity(a: Tensor, b: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from unfit.candidates import Candidates, load_candidates
@@ -179,7 +180,8 @@ def _scan(
         except ValidationError as error:
             problems.append(f"{path}: it does not say which trial it is: {error.errors()[0]['msg']}")
         else:
-            heads[number] = _Head(ended, len(found), found.proven, found.attack, found.facts)
+            proven = found.proven.clone()  # the tensor itself would hold on to the whole file
+            heads[number] = _Head(ended, len(found), proven, found.attack, found.facts)
             sketches.append(sketch(found.x, target.is_image))
     if problems:
         raise UnfitError(f"{listed(problems)}. Delete what is damaged: the same `unfit sweep` makes it again")
@@ -194,10 +196,9 @@ def _described(number: int, found: Candidates, names: Collection[str]) -> Ended:
 
 
 def _read_x(path: Path) -> Tensor:
+    """Read, not mapped into memory: a file that is read many times is faster so."""
     try:
-        with safe_open(path, framework="pt") as file:
-            x: Tensor = file.get_tensor("x")
-            return x.float()
+        return load(path.read_bytes())["x"].float()
     except (SafetensorError, OSError) as error:
         raise UnfitError(f"{path} can no longer be read: {error}") from error
 
