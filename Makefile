@@ -24,6 +24,8 @@ bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/wider.py "$(DATA)"
 	$(BIN)/python benchmarks/reliability.py "$(DATA)"
 	$(BIN)/python benchmarks/match.py
+	$(BIN)/python benchmarks/pool.py
+	$(BIN)/python benchmarks/scaling.py
 
 schema: $(READY)  ## docs/audit.schema.json, from the code
 	$(BIN)/python -c 'from unfit.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json

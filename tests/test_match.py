@@ -17,6 +17,7 @@ from unfit.calibration import calibrate, chance, interval, roc
 from unfit.match import (
     _distances_to,
     assign,
+    in_blocks,
     l2,
     match,
     ncc,
@@ -84,7 +85,7 @@ def test_windows_differ() -> None:
 
 def test_normalised_distance_is_the_correlation() -> None:
     a, b = torch.randn(4, 50, dtype=torch.float64), torch.randn(5, 50, dtype=torch.float64)
-    distance = _distances_to(b, normalised=True)(a)
+    distance = _distances_to(in_blocks(b), normalised=True)(a)
     correlation = torch.tensor(np.corrcoef(a.numpy(), b.numpy())[:4, 4:])
     assert torch.allclose(distance, 2 * 49 * (1 - correlation))
 

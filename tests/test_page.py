@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from unfit import Audit
 from unfit.pictures import png
-from unfit.record import Baseline, Control, Rate, SampleRecord, Similarity
+from unfit.record import Baseline, Bin, Control, Parameter, Point, Rate, SampleRecord, Similarity, Sweep, Trial
 from unfit.redact import redact
 from unfit.report import plots
 from unfit.report.page import headline, page
@@ -352,6 +353,108 @@ def test_proven_samples_are_marked_and_can_be_chosen(show: Show, face_audit: Aud
     assert tab.locator("#scatter circle.proven").count() == 3
     tab.locator("#state").select_option("proven")
     assert tab.locator("#gallery p.proven").count() == tab.locator("#gallery li").count() == 3
+
+
+def swept(audit: Audit, names: tuple[str, str] = ("lr", "seed")) -> Audit:
+    """As if it had pooled six trials: of a range, of choices, one of them without any candidates."""
+    trials = [
+        Trial(
+            number=10 + i,
+            state="complete" if i else "pruned",
+            settings={names[0]: 10.0**-i, names[1]: i % 2},
+            objective=0.5**i if i else None,
+            num_candidates=100 * i,
+            num_recovered=3 * i,
+            num_best=i,
+        )
+        for i in range(6)
+    ]
+    halves = [
+        Bin(low=1e-6, high=1e-3, choice=None, num_trials=3, mean_recovered=12.0, num_best=12),
+        Bin(low=1e-3, high=1.0, choice=None, num_trials=3, mean_recovered=3.0, num_best=3),
+    ]
+    each = [
+        Bin(low=None, high=None, choice=k, num_trials=3, mean_recovered=6.0 + 3 * k, num_best=6 + 3 * k)
+        for k in (0, 1)
+    ]
+    sweep = Sweep(
+        num_trials={"pruned": 1, "complete": 5},
+        num_copies=321,
+        parameters={names[0]: Parameter(low=1e-6, high=1.0, log=True), names[1]: Parameter(choices=[0, 1])},
+        trials=trials,
+        shares={names[0]: halves, names[1]: each},
+    )
+    points = [
+        Point(seconds=9.0 * k, num_trials=k, num_candidates=99 * k, num_recovered=4 * k, num_recovered_unseen=0)
+        for k in (1, 3, 5)
+    ]
+    return edited(audit, sweep=sweep, over_time=points)
+
+
+def test_a_sweep_shows_which_settings_worked(show: Show, face_audit: Audit) -> None:
+    tab = show(swept(face_audit))
+    section = tab.locator("section[aria-labelledby=sweep]")
+    assert "6 attacks with sampled settings (1 pruned, 5 complete)" in section.inner_text()
+    plots = section.locator(".plot")
+    assert plots.count() == 3  # two settings, and the attacker's loss
+    points = [plots.nth(i).locator("circle:not(.selected)").count() for i in range(3)]
+    assert points == [6, 6, 5]  # the one that was pruned has no loss
+    assert [plots.nth(i).locator("path.level").count() for i in range(3)] == [2, 2, 0]
+    assert section.locator("circle.recovered").count() == 5 + 5 + 5
+    across = plots.first.locator("circle:not(.selected)").evaluate_all(
+        "all => all.map(c => +c.getAttribute('cx'))"
+    )
+    steps = [left - right for left, right in pairwise(across)]
+    assert steps == pytest.approx([steps[0]] * 5)  # powers of ten lie equally far apart
+    assert re.search(r"lr\s+1e-06 to 0.001\s+3\s+12.0\s+12", section.locator("table").inner_text())
+    assert "trials" in tab.locator("#over-time").inner_text()
+    assert "--controls" in tab.locator("section[aria-labelledby=sure]").inner_text()
+
+
+def test_a_trial_is_marked_in_all_plots(show: Show, face_audit: Audit) -> None:
+    tab = show(swept(face_audit), touch=True)
+    panel, plots = tab.locator("#trial"), tab.locator("#slices .plot")
+    assert panel.locator("h3").inner_text() == "Trial 15: complete"  # the one that gave most
+    tab.locator("#slices").focus()
+    tab.locator("#slices").press("ArrowLeft")
+    assert panel.locator("h3").inner_text() == "Trial 14: complete"
+    assert re.search(r"lr\s*0.0001?\b|lr\s*1e−4", panel.inner_text())
+    for i in range(3):
+        place, ring = (
+            plots.nth(i)
+            .locator(name)
+            .evaluate("c => [c.getAttribute('cx'), c.getAttribute('cy'), c.getAttribute('visibility')]")
+            for name in ("circle:not(.selected) >> nth=-2", "circle.selected")
+        )
+        assert ring[:2] == place[:2]
+        assert ring[2] == "visible"
+    tab.locator("#slices").press("Home")
+    assert panel.locator("h3").inner_text() == "Trial 10: pruned"
+    assert plots.nth(2).locator("circle.selected").get_attribute("visibility") == "hidden"  # it has no loss
+    box = plots.nth(2).locator("circle").nth(1).bounding_box()
+    assert box
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert panel.locator("h3").inner_text() == "Trial 12: complete"
+    box = plots.nth(0).locator("circle").nth(3).bounding_box()
+    assert box
+    tab.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert panel.locator("h3").inner_text() == "Trial 13: complete"
+
+
+def test_settings_are_text_and_fit_on_a_phone(show: Show, face_audit: Audit) -> None:
+    tab = show(swept(face_audit, (HOSTILE[0], HOSTILE[1])), 360)
+    assert tab.evaluate("window.hacked") is None
+    assert tab.locator("img[src=x]").count() == 0
+    assert HOSTILE[0] in tab.locator("#trial dt").all_inner_texts()
+    assert too_wide(show(swept(face_audit), 360)) == []
+    tab.set_viewport_size({"width": 700, "height": 800})
+    assert tab.locator("#slices .plot").count() == 3  # drawn anew, not once more
+
+
+def test_an_audit_without_a_sweep_says_nothing_of_trials(show: Show, face_audit: Audit) -> None:
+    tab = show(face_audit)
+    assert tab.locator("#slices, #trial").count() == 0
+    assert "seconds of attack" in tab.locator("#over-time").inner_text()
 
 
 def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:

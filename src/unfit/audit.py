@@ -19,12 +19,14 @@ from unfit.arrays import Arrays, as_samples, sample_shape
 from unfit.attacks import Method, Score, Solver, attack
 from unfit.attacks.mixtures import read_mixtures
 from unfit.calibration import calibrate, chance, interval
-from unfit.candidates import Candidates, Part, pool
+from unfit.candidates import Candidates, Part
+from unfit.candidates import pool as pool_parts
 from unfit.errors import NotApplicableError, UnfitError, UsageError
 from unfit.files import as_json, new_file, read_as, read_json, write_json
 from unfit.match import GOOD, HIGH, WINDOWS, Matches, l2, match, ncc, nearest, psnr, vote_factor
 from unfit.modules import as_base, as_target
 from unfit.nets import margin, outputs
+from unfit.pool import Pool, attack_pool, given_pool, sweep_record
 from unfit.progress import Report, quiet
 from unfit.record import (
     SCHEMA_VERSION,
@@ -35,6 +37,7 @@ from unfit.record import (
     Record,
     SampleRecord,
     Similarity,
+    Sweep,
     TargetRecord,
     Verdict,
 )
@@ -123,6 +126,7 @@ def audit(
     private: Arrays,
     unseen: Arrays,
     *,
+    candidates: Candidates | str | Path | None = None,
     method: Method = "auto",
     base: Target | nn.Module | None = None,
     solver: Solver | None = None,
@@ -139,7 +143,8 @@ def audit(
 
     `private` is what the model was trained on, `unseen` as many samples or more of the same kind that it never
     saw: the control. Either (x, y), tensors or arrays, x exactly as the model sees it; or `Samples` as stored,
-    less the mean of the private ones. `data` names the source in the record.
+    less the mean of the private ones. `candidates` that were made from this model before (they themselves, their
+    file, or the folder of a sweep) are searched instead of attacking. `data` names the source in the record.
     """
     target = as_target(model, sample_shape(private))
     private, unseen = as_samples(private, unseen, target.architecture.input_shape, target.architecture.num_outputs)
@@ -148,45 +153,58 @@ def audit(
     _check(target, private, unseen, policy.fpr, window)
     began = time.perf_counter()
     options: Options = {"solver": solver, "score": score, "num_candidates": num_candidates, "budget": budget}
-    candidates = try_attack(target, method, base, seed, progress, options)
-    attacked = time.perf_counter()
+    if candidates is None:
+        pool = attack_pool(try_attack(target, method, base, seed, progress, options))
+        began = time.perf_counter()
+    else:
+        _refuse_attack(method, base, options)
+        pool = given_pool(candidates, target)
     mean, vote = private.mean, vote_factor(target.architecture)
-    times, stage = stages(candidates, max(len(private), len(unseen)))
-    matches, control = (match(candidates.x, each, mean, window, vote, stage) for each in (private, unseen))
-    seconds = {"attack": attacked - began, "match": time.perf_counter() - attacked}
+    times, stage = stages(pool, max(len(private), len(unseen)))
+    matches, control = (
+        match(pool.blocks, each, mean, window, vote, stage, pool.copies) for each in (private, unseen)
+    )
     outs = [_outputs(target, samples.centred(mean)) for samples in (private, unseen)]
     counts = _counts(matches, control, policy.fpr)
-    samples = _samples(private, candidates, matches, outs[0], counts["threshold"])
+    samples = _samples(private, pool, matches, outs[0], counts["threshold"])
     num_proven = sum(sample.proven for sample in samples)
-    effort = _effort(candidates, seconds["attack"])
+    sweep = _sweep(pool, private, matches, counts["threshold"], window, vote)
+    seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
+    effort = Effort(pool.attack["method"], pool.facts["status"], seconds["attack"], len(pool), pool.facts["rank"])
     verdict, reasons = decide(counts["num_recovered"], num_proven, len(private), len(unseen), effort, policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
         reasons=reasons,
         policy=policy,
-        num_candidates=len(candidates),
-        num_proven=int(candidates.proven.sum()),
-        estimated_num_samples=candidates.facts["estimated_num_samples"],
+        num_candidates=len(pool),
+        num_proven=int((pool.proven & ~pool.copies).sum()),
+        estimated_num_samples=pool.facts["estimated_num_samples"],
         similarity=Similarity(
             name="ssim" if private.is_image else "relative error",
             window=window if private.is_image else None,
             vote=vote,
         ),
         **counts,
-        over_time=_over_time(times, stage, matches, control, policy.fpr),
+        over_time=_over_time(pool, times, stage, matches, control, policy.fpr),
         controls=[],
         baselines=[],
-        rank=candidates.facts["rank"],
-        noise_edge=candidates.facts["noise_edge"],
+        sweep=sweep,
+        rank=pool.facts["rank"],
+        noise_edge=pool.facts["noise_edge"],
         seconds={name: round(value, 3) for name, value in seconds.items()},
-        attack=candidates.attack,
+        attack=pool.attack,
         target=TargetRecord(
             sha256=target.sha256,
             architecture=str(target.architecture),
             num_parameters=target.architecture.num_parameters,
         ),
-        hashes=Hashes(private=private.sha256, unseen=unseen.sha256, base=base.sha256 if base else None),
+        hashes=Hashes(
+            private=private.sha256,
+            unseen=unseen.sha256,
+            base=base.sha256 if base else None,
+            candidates=pool.sha256 if candidates is not None else None,
+        ),
         data=data,
         class_names=list(private.class_names),
         versions=_versions(),
@@ -204,7 +222,7 @@ def audit(
         "unseen_similarity": control.similarity,
         "output": outs[0],
         "unseen_output": outs[1],
-        "spectrum": torch.tensor(candidates.facts["spectrum"], dtype=torch.float64),
+        "spectrum": torch.tensor(pool.facts["spectrum"], dtype=torch.float64),
     }
     return Audit(record, arrays)
 
@@ -228,7 +246,16 @@ def try_attack(
         nothing = Part("not applicable", torch.zeros(0, *target.architecture.input_shape))
         made: dict[str, Any] = {"method": method, "settings": {}, "seed": seed, "base": base is not None}
         facts = read_mixtures(target, base).facts() | {"status": f"not applicable: {error}", "seconds": 0.0}
-        return pool([nothing], made, facts)
+        return pool_parts([nothing], made, facts)
+
+
+def _refuse_attack(method: Method, base: Target | None, options: Options) -> None:
+    """Candidates that were made before are not made again: what would say how is a mistake worth saying."""
+    given = [name for name, value in options.items() if value is not None]
+    given += ["method"] * (method != "auto") + ["base"] * (base is not None)
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"with --candidates nothing is attacked: leave out {names}")
 
 
 def _check(target: Target, private: Samples, unseen: Samples, fpr: float, window: int) -> None:
@@ -264,23 +291,44 @@ def _outputs(target: Target, samples: Samples) -> Tensor:
     return phi[:, 0] if phi.shape[1] == 1 else margin(phi, samples.y)
 
 
-def stages(candidates: Candidates, n: int) -> tuple[list[float], Tensor]:
+def stages(pool: Pool, n: int) -> tuple[list[float], Tensor]:
     """The times of the curve over time, and for each candidate the first of them at which it was there."""
-    finished = torch.tensor(candidates.facts["finished"], dtype=torch.float64)[candidates.origin]
-    times = finished.unique()
-    num = min(len(times), MOST_POINTS, max(1, MOST_PAIRS // max(1, len(candidates) * n)))
+    times = pool.finished.unique()
+    num = min(len(times), MOST_POINTS, max(1, MOST_PAIRS // max(1, len(pool) * n)))
     kept = times[torch.arange(1, num + 1) * len(times) // max(1, num) - 1]  # the last one always
-    return kept.tolist(), torch.searchsorted(kept, finished)
+    return kept.tolist(), torch.searchsorted(kept, pool.finished)
 
 
-def _over_time(times: list[float], stage: Tensor, matches: Matches, control: Matches, fpr: float) -> list[Point]:
+def _over_time(
+    pool: Pool, times: list[float], stage: Tensor, matches: Matches, control: Matches, fpr: float
+) -> list[Point]:
+    """Of a sweep a point has whole trials."""
     points = []
     for i, (seconds, own, unseen) in enumerate(zip(times, matches.over_time, control.over_time, strict=True)):
         threshold = calibrate(unseen, fpr)
-        counts = (int((stage <= i).sum()), int((own > threshold).sum()), int((unseen > threshold).sum()))
-        names = ("num_candidates", "num_recovered", "num_recovered_unseen")
-        points.append(Point(seconds=round(seconds, 3), **dict(zip(names, counts, strict=True))))
+        there = stage <= i
+        points.append(
+            Point(
+                seconds=round(seconds, 3),
+                num_trials=None if pool.parameters is None else pool.num_blocks(there),
+                num_candidates=int(there.sum()),
+                num_recovered=int((own > threshold).sum()),
+                num_recovered_unseen=int((unseen > threshold).sum()),
+            )
+        )
     return points
+
+
+def _sweep(
+    pool: Pool, private: Samples, matches: Matches, threshold: float, window: int, vote: float
+) -> Sweep | None:
+    """What each trial gave, by itself and of the whole."""
+    if pool.parameters is None:
+        return None
+    numbers = range(len(pool.blocks.sizes))
+    alone = (match(pool.blocks.read(i), private, private.mean, window, vote).similarity for i in numbers)
+    num_alone = [int((similarity > threshold).sum()) for similarity in alone]
+    return sweep_record(pool, matches.similarity > threshold, matches.nearest, num_alone)
 
 
 def _counts(matches: Matches, control: Matches, fpr: float) -> dict[str, Any]:
@@ -316,13 +364,8 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in packages}
 
 
-def _effort(candidates: Candidates, seconds: float) -> Effort:
-    facts = candidates.facts
-    return Effort(candidates.attack["method"], facts["status"], seconds, len(candidates), facts["rank"])
-
-
 def _samples(
-    private: Samples, candidates: Candidates, matches: Matches, output: Tensor, threshold: float
+    private: Samples, pool: Pool, matches: Matches, output: Tensor, threshold: float
 ) -> list[SampleRecord]:
     pair = (matches.shown, private.x)
     columns = {
@@ -334,16 +377,16 @@ def _samples(
         "ncc": ncc(*pair),
         "l2": l2(*pair),
         "recovered": matches.similarity > threshold,
-        "proven": _proven(candidates, private, matches),
+        "proven": _proven(pool, private, matches),
     }
     decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
     rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
     return [SampleRecord(psnr=p, **dict(zip(columns, row, strict=True))) for p, *row in rows]
 
 
-def _proven(candidates: Candidates, private: Samples, matches: Matches) -> Tensor:
+def _proven(pool: Pool, private: Samples, matches: Matches) -> Tensor:
     """Whose nearest candidate has a certificate and is clearly this sample, not merely the nearest to it."""
-    if not candidates.proven.any():
+    if not pool.proven.any():
         return torch.zeros(len(private), dtype=torch.bool)
-    correlation = ncc(candidates.x[matches.nearest], private.x - private.mean)
-    return candidates.proven[matches.nearest] & (correlation > SAME)
+    correlation = ncc(pool.blocks.take(matches.nearest), private.x - private.mean)
+    return pool.proven[matches.nearest] & (correlation > SAME)

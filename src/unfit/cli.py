@@ -309,6 +309,9 @@ def audit(
         int | None, typer.Option(help="How many of those; default: as many as it was trained on.")
     ] = None,
     classes: Classes = None,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Search these, of `unfit attack` or a sweep's folder; attack nothing.")
+    ] = None,
     method: Annotated[AttackMethod, typer.Option()] = "auto",
     base: Base = None,
     solver: ChosenSolver = None,
@@ -348,7 +351,7 @@ def audit(
         raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
     policy = _policy(max_recovered, _seconds(min_budget, "--min-budget"), fpr)
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
-        with bar("attacking") as progress:
+        with bar("searching the candidates" if candidates else "attacking") as progress:
             if target is None:
                 assert repeat is not None
                 result = repeat_audit(load_record(repeat), progress)
@@ -360,6 +363,7 @@ def audit(
                     unseen=unseen,
                     num_unseen=num_unseen,
                     classes=classes,
+                    candidates=candidates,
                     method=method,
                     base=base,
                     solver=solver,
@@ -503,6 +507,10 @@ def _say(result: Audit, folder: Path) -> None:
         f"{record.num_recovered_unseen} of {record.num_unseen} unseen (similarity above {record.threshold:.2f}), "
         f"good {record.num_good} (unseen {record.num_good_unseen}), attack {record.seconds['attack']:.1f} s"
     )
+    if record.sweep:
+        states = ", ".join(f"{num} {state}" for state, num in record.sweep.num_trials.items())
+        most = max(record.sweep.trials, key=lambda trial: trial.num_recovered)
+        out.print(f"trials: {states}; most by one alone: {most.num_recovered} (trial {most.number})")
     for control in record.controls:
         out.print(f"control, {control.name}: recovered {control.num_recovered}, good {control.num_good}")
     if record.repeat and record.repeat.controls and len(record.controls) < 2:

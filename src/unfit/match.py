@@ -1,12 +1,14 @@
 """From candidates to evidence: the papers' protocol (H22 App. B.3, B23 App. A), and one-to-one assignment.
 
-Nothing here holds all pairs or a second copy of the candidates: 100,000 of them may be more than a gigabyte.
+Nothing here holds all pairs, or all candidates, of which 100,000 may be more than a gigabyte: they come in blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -26,7 +28,9 @@ VOTE = 1.1  # all candidates within this factor of the nearest distance are aver
 CONV_VOTE = 1.5  # B23, for convolutional nets
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
 SAMPLES_AT_ONCE = 500  # pictures compared in one go
-CANDIDATES_AT_ONCE = 10_000  # averaged in one go
+CANDIDATES_AT_ONCE = 10_000  # in one block, where they are in memory anyway
+FEW = 16  # where less than one pair in so many is chosen, adding these up is faster than a product with all …
+PAIRS_ADDED = 1_000  # … so many at a time
 NEIGHBOURS = 32  # candidates that a sample may be assigned to: its nearest ones
 MIN_ERROR = 1e-10  # mean square; equal pictures have 100 dB, not infinitely many
 
@@ -36,47 +40,88 @@ def vote_factor(architecture: Architecture) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class Blocks:
+    """Candidates in parts, none empty, each read whenever it is needed: only one of them has to be in memory."""
+
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]  # of one candidate
+    read: Callable[[int], Tensor]  # block number -> (size, *shape)
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    @cached_property
+    def parts(self) -> list[slice]:
+        """The positions of each block's candidates among all."""
+        ends = np.cumsum(self.sizes).tolist()
+        return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
+
+    def flat(self, i: int) -> Tensor:
+        return self.read(i).flatten(1)
+
+    def take(self, positions: Tensor) -> Tensor:
+        """The candidates at these positions; zeros for −1."""
+        found = torch.zeros(len(positions), *self.shape)
+        for i, part in enumerate(self.parts):
+            here = (positions >= part.start) & (positions < part.stop)
+            if here.any():
+                found[here] = self.read(i)[positions[here] - part.start].to(found)
+        return found
+
+
+def in_blocks(x: Tensor) -> Blocks:
+    """Candidates (m, *shape) that are in memory."""
+    parts = x.split(CANDIDATES_AT_ONCE)
+    return Blocks(tuple(map(len, parts)), tuple(x.shape[1:]), parts.__getitem__)
+
+
+@dataclass(frozen=True, eq=False)
 class Matches:
     """For each sample the reconstruction that comes nearest, as the net sees it and as a picture."""
 
     centred: Tensor  # (n, *shape): mean subtracted
     shown: Tensor  # (n, *shape): in [0, 1] for images
     similarity: Tensor  # (n,)
-    nearest: Tensor  # (n,): position of the nearest candidate, −1 if there is none
+    nearest: Tensor  # (n,): position of the nearest candidate that is no copy, −1 if there is none
     assigned: Tensor  # (n,): similarity where each candidate may stand for one sample only
     over_time: Tensor  # (stages, n): similarity after each stage of the attack
 
 
 def match(
-    candidates: Tensor,
+    candidates: Tensor | Blocks,
     samples: Samples,
     mean: Tensor,
     window: int = 11,
     vote: float = VOTE,
     stage: Tensor | None = None,
+    copies: Tensor | None = None,
 ) -> Matches:
     """Nearest candidates, vote, add the mean, stretch, compare. `mean`: that of the training set.
 
-    `stage` (m,) numbers the part of the attack that each candidate came from, 0, 1, …, none left out. Vectors are
-    not stretched; they are compared by their relative error instead of SSIM.
+    `stage` (m,) numbers the part of the attack that each candidate came from, 0, 1, …, none left out. `copies`
+    (m,) marks candidates that vote, but stand for no sample themselves: another one does. Vectors are not
+    stretched; they are compared by their relative error instead of SSIM.
     """
-    if not len(candidates):
+    blocks = in_blocks(candidates) if isinstance(candidates, Tensor) else candidates
+    if not len(blocks):
         nothing, zero = torch.zeros_like(samples.x), torch.zeros(len(samples))
         return Matches(nothing, nothing, zero, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
-    values = candidates.flatten(1)
-    distances = _distances_to(values, samples.is_image)
+    num_near = min(NEIGHBOURS, len(blocks) - (0 if copies is None else int(copies.sum())))
+    distances = _distances_to(blocks, samples.is_image)
     pictures, near, over_time = [], [], []
-    for rows in _chunks(len(samples), len(values)):
+    for rows in _chunks(len(samples), len(blocks)):
         x = samples.x[rows]
         distance = distances((x - mean).flatten(1))
-        near.append(distance.topk(min(NEIGHBOURS, len(values)), largest=False))
-        voted = [_vote(reached, values, vote).view_as(x) for reached in _by_stage(distance, stage)]
+        voted = [picture.view_as(x) for picture in _vote(distance, blocks, stage, vote)]
+        if copies is not None:
+            distance.masked_fill_(copies, torch.inf)
+        near.append(distance.topk(num_near, largest=False))
         pictures.append(voted[-1])
         over_time.append(torch.stack([_compare(picture, x, mean, window) for picture in voted]))
     centred, similarity = torch.cat(pictures), torch.cat(over_time, 1)
     distance, candidate = (torch.cat(found) for found in zip(*near, strict=True))
     taken = assign(distance, candidate)
-    assigned = _assigned_similarity(values, taken, samples, mean, window)
+    assigned = _assigned_similarity(blocks.take(taken), taken, samples, mean, window)
     return Matches(centred, show(centred, mean), similarity[-1], candidate[:, 0], assigned, similarity)
 
 
@@ -94,31 +139,61 @@ def _by_stage(distance: Tensor, stage: Tensor | None) -> Iterator[Tensor]:
     yield distance
 
 
-def _vote(distance: Tensor, values: Tensor, vote: float) -> Tensor:
-    """For each sample (row of distances) the mean of all candidates within `vote` × the nearest distance."""
-    chosen = distance <= vote * distance.amin(1, keepdim=True)
-    total = values.new_zeros(len(distance), values.shape[1])
-    blocks = zip(chosen.split(CANDIDATES_AT_ONCE, 1), values.split(CANDIDATES_AT_ONCE), strict=True)
-    for votes, block in blocks:
-        some = votes.any(0)
-        if 2 * some.sum() < len(some):  # copying these is cheaper than multiplying all others by 0
-            votes, block = votes[:, some], block[some]
-        total += votes.to(block) @ block
-    return total / chosen.sum(1, keepdim=True)
+def _vote(distance: Tensor, blocks: Blocks, stage: Tensor | None, vote: float) -> Tensor:
+    """After each stage, for each sample, the mean of all within `vote` × the nearest distance: (stages, n, d)."""
+    limits = [vote * reached.amin(1, keepdim=True) for reached in _by_stage(distance, stage)]
+    total = distance.new_zeros(len(limits), len(distance), math.prod(blocks.shape))
+    count = distance.new_zeros(len(limits), len(distance), 1)
+    for i, part in enumerate(blocks.parts):
+        votes = torch.stack([distance[:, part] <= limit for limit in limits])  # (stages, n, block)
+        if stage is not None:
+            votes &= stage[part] <= torch.arange(len(limits))[:, None, None]
+        if not votes.any():
+            continue
+        values = blocks.flat(i)
+        for s, chosen in enumerate(votes):
+            _add_chosen(total[s], chosen, values)
+        count += votes.sum(2, keepdim=True)
+    return total.div_(count)
 
 
-def _distances_to(values: Tensor, normalised: bool) -> Callable[[Tensor], Tensor]:
-    """The function that gives the squared distances of rows (c, d) to these (m, d): plain, or both normalised.
+def _add_chosen(total: Tensor, chosen: Tensor, values: Tensor) -> None:
+    """total (n, d) += chosen (n, m) @ values (m, d)."""
+    pairs = chosen.nonzero()
+    if FEW * len(pairs) > chosen.numel():
+        total.addmm_(chosen.to(values), values)
+        return
+    for sample, candidate in (piece.T for piece in pairs.split(PAIRS_ADDED)):
+        total.index_add_(0, sample, values[candidate])
+
+
+def _distances_to(blocks: Blocks, normalised: bool) -> Callable[[Tensor], Tensor]:
+    """The function that gives the squared distances of rows (c, d) to all candidates: plain, or both normalised.
 
     A normalised row sums to zero, so its product with a row that is not normalised lacks only that one's σ. Rows
     that are constant but for rounding correlate with nothing.
     """
+    known = [_known(blocks.flat(i), normalised) for i in range(len(blocks.sizes))]
+    most = 2 * (math.prod(blocks.shape) - 1)
+
+    def distances(rows: Tensor) -> Tensor:
+        ours = normalise(rows) if normalised else -2 * rows
+        found = rows.new_empty(len(rows), len(blocks))
+        for i, part in enumerate(blocks.parts):
+            product = ours @ blocks.flat(i).T
+            found[:, part] = product.mul_(known[i]).add_(most) if normalised else product.add_(known[i])
+        return (found if normalised else found.add_(rows.square().sum(1)[:, None])).clamp_min_(0)
+
+    return distances
+
+
+def _known(values: Tensor, normalised: bool) -> Tensor:
+    """What is computed once for each candidate: ‖x‖², or −2/σ, which is 0 for constants."""
+    norms = torch.linalg.vector_norm(values, dim=1)
     if not normalised:
-        squares = torch.linalg.vector_norm(values, dim=1).square()
-        return lambda rows: ((-2 * rows @ values.T).add_(squares) + rows.square().sum(1)[:, None]).clamp_min_(0)
-    std, most = values.std(1), 2 * (values.shape[1] - 1)
-    scale = torch.where(std > 1e-6 * torch.linalg.vector_norm(values, dim=1), -2 / std, 0)
-    return lambda rows: (normalise(rows) @ values.T).mul_(scale).add_(most).clamp_min_(0)
+        return norms.square()
+    std = values.std(1)
+    return torch.where(std > 1e-6 * norms, -2 / std, 0)
 
 
 def normalise(x: Tensor) -> Tensor:
@@ -129,7 +204,7 @@ def normalise(x: Tensor) -> Tensor:
 
 def nearest(queries: Tensor, among: Tensor) -> Tensor:
     """For each query the position of the row nearest in normalised distance."""
-    distances = _distances_to(among.flatten(1), normalised=True)
+    distances = _distances_to(in_blocks(among), normalised=True)
     return torch.cat([distances(queries[rows].flatten(1)).argmin(1) for rows in _chunks(len(queries), len(among))])
 
 
@@ -150,12 +225,9 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
     return torch.where(taken < len(used), used[taken.clamp_max(len(used) - 1)], -1)
 
 
-def _assigned_similarity(values: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
+def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
     """Of each sample with the candidate it was assigned, 0 where there is none."""
-    parts = [
-        _compare(values[taken[rows]].view_as(samples.x[rows]), samples.x[rows], mean, window)
-        for rows in _chunks(len(samples), 1)
-    ]
+    parts = [_compare(found[rows], samples.x[rows], mean, window) for rows in _chunks(len(samples), 1)]
     return torch.where(taken < 0, 0, torch.cat(parts))
 
 
@@ -179,13 +251,10 @@ def ssim(a: Tensor, b: Tensor, window: int = 11) -> Tensor:
 def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
     """SSIM at every pixel of every channel (Wang et al. 2004)."""
     assert window in WINDOWS
-    offsets = torch.arange(window, dtype=a.dtype, device=a.device) - window // 2
-    line = torch.exp(-(offsets**2) / (2 * 1.5**2))
-    line = line / line.sum()
+    down, across = (blur_matrix(side, window).to(a) for side in a.shape[2:])
 
     def blur(t: Tensor) -> Tensor:
-        flat = F.pad(t.flatten(0, 1)[:, None], (window // 2,) * 4, mode="reflect")
-        return F.conv2d(F.conv2d(flat, line.view(1, 1, 1, -1)), line.view(1, 1, -1, 1)).view_as(t)
+        return down.T @ t @ across
 
     mean_a, mean_b = blur(a), blur(b)
     var_a, var_b = blur(a * a) - mean_a**2, blur(b * b) - mean_b**2
@@ -193,6 +262,15 @@ def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
     c1, c2 = 0.01**2, 0.03**2
     numerator = (2 * mean_a * mean_b + c1) * (2 * cov + c2)
     return numerator / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+
+
+@cache
+def blur_matrix(side: int, window: int) -> Tensor:
+    """Lines of so many pixels times this (side, side) are blurred; far faster than to convolve small pictures."""
+    offsets = torch.arange(window, dtype=torch.float64) - window // 2
+    weights = torch.exp(-(offsets**2) / (2 * 1.5**2))
+    lines = F.pad(torch.eye(side, dtype=torch.float64), (window // 2,) * 2, mode="reflect")
+    return lines.unfold(1, window, 1) @ (weights / weights.sum())
 
 
 def vector_similarity(a: Tensor, b: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from unfit.attacks import Method, Score, Solver
 
@@ -58,6 +58,7 @@ class Hashes(Strict):
     private: str
     unseen: str
     base: str | None
+    candidates: str | None  # those that were given; null where the audit attacked
 
 
 class Rate(Strict):
@@ -73,7 +74,8 @@ class Rate(Strict):
 class Point(Strict):
     """What the attack had after so many seconds, its threshold calibrated on what it had by then."""
 
-    seconds: float
+    seconds: float  # of a sweep: of all its trials so far, one after the other
+    num_trials: int | None
     num_candidates: int
     num_recovered: int
     num_recovered_unseen: int
@@ -100,6 +102,67 @@ class Baseline(Strict):
     seconds: float
 
 
+TrialState = Literal["complete", "pruned", "diverged", "failed"]
+Value = bool | int | float | str | None
+
+
+class Parameter(Strict):
+    """What a setting was sampled from: a range, uniformly or by its logarithm, or choices."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: list[Value] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_or_the_other(self) -> Self:
+        is_range = self.low is not None and self.high is not None and self.low < self.high
+        if is_range == (self.choices is not None) or (self.log and not (self.low or 0) > 0):
+            raise ValueError("needs `choices`, or `low` < `high`, above 0 if `log`")
+        return self
+
+    def edges(self, num: int) -> list[float]:
+        """Of equal parts of the range."""
+        assert self.low is not None
+        assert self.high is not None
+        if self.log:
+            return [self.low * (self.high / self.low) ** (i / num) for i in range(num + 1)]
+        return [self.low + (self.high - self.low) * i / num for i in range(num + 1)]
+
+
+class Trial(Strict):
+    """One attack of a sweep, and what it gave."""
+
+    number: int
+    state: TrialState
+    settings: dict[str, Value]
+    objective: float | None  # the attacker's own loss
+    num_candidates: int
+    num_recovered: int  # samples that this trial alone has above the audit's threshold
+    num_best: int  # recovered samples whose nearest candidate is its own; copies are their first trial's
+
+
+class Bin(Strict):
+    """The trials whose setting lay in a part of its range, or was one of the choices."""
+
+    low: float | None
+    high: float | None
+    choice: Value
+    num_trials: int
+    mean_recovered: float  # samples that each of them has alone
+    num_best: int
+
+
+class Sweep(Strict):
+    """Which settings gave what: of an audit that pooled the trials of a sweep."""
+
+    num_trials: dict[TrialState, int]
+    num_copies: int  # candidates that nearly equal an earlier one: they vote, but stand for no sample themselves
+    parameters: dict[str, Parameter]
+    trials: list[Trial]
+    shares: dict[str, list[Bin]]  # by parameter
+
+
 class Repeat(Strict):
     """The arguments of the audit: what `unfit audit --from` needs."""
 
@@ -109,6 +172,7 @@ class Repeat(Strict):
     unseen: str | None
     num_unseen: int | None
     classes: str | None
+    candidates: str | None
     method: Method
     base: str | None
     solver: Solver | None
@@ -149,6 +213,7 @@ class Record(Strict):
     over_time: list[Point]
     controls: list[Control]
     baselines: list[Baseline]
+    sweep: Sweep | None
     rank: int
     noise_edge: float
     seconds: dict[str, float]

@@ -120,6 +120,7 @@ def audit_run(
     unseen: str | None = None,
     num_unseen: int | None = None,
     classes: str | None = None,
+    candidates: Path | None = None,
     method: Method = "auto",
     base: Path | None = None,
     solver: Solver | None = None,
@@ -135,8 +136,11 @@ def audit_run(
 ) -> Audit:
     """Audit a run folder, or a bare checkpoint whose data are named.
 
-    `controls` repeats the attack where nothing can be found; `baselines` adds what simpler methods find.
+    `candidates`, a file of an attack or the folder of a sweep, are searched instead of attacking. `controls`
+    repeats the attack where nothing can be found; `baselines` adds what simpler methods find.
     """
+    if candidates and controls:
+        raise UsageError("with --candidates nothing is attacked, so there is nothing for --controls to repeat")
     asked = Repeat.model_construct(  # not validated here: `audit` has better words for what is wrong
         target=str(path.absolute()),
         data=data and absolute_name(data),
@@ -144,6 +148,7 @@ def audit_run(
         unseen=unseen and absolute_name(unseen),
         num_unseen=num_unseen,
         classes=classes,
+        candidates=candidates and str(candidates.absolute()),
         method=method,
         base=base and str(base.absolute()),
         solver=solver,
@@ -172,7 +177,10 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
     ]
     if changed:
         raise UnfitError(f"not what the audit was made from: {' and '.join(changed)} differ (by sha256)")
-    return _audit(record.repeat, given, progress)
+    again = _audit(record.repeat, given, progress)
+    if again.record.hashes.candidates != record.hashes.candidates:
+        raise UnfitError("not what the audit was made from: the candidates differ (by sha256)")
+    return again
 
 
 def _read(asked: Repeat) -> Given:
@@ -188,6 +196,7 @@ def _audit(asked: Repeat, given: Given, progress: Report) -> Audit:
         given.target,
         given.private,
         given.unseen,
+        candidates=asked.candidates,
         method=asked.method,
         base=given.base,
         solver=asked.solver,

@@ -31,6 +31,7 @@ class Mixtures:
     later: list[tuple[Tensor, Tensor | None]]
     gates: tuple[Tensor, Tensor | None]  # weight and bias that decide which neurons are on: the target's own
     limits: tuple[float, float] | None  # of each value of a map
+    sha256: str  # of the target's weights
     start: list[tuple[Tensor, Tensor | None]] | None = None  # the base's dense layers, if there is a base
 
     @cached_property
@@ -46,8 +47,9 @@ class Mixtures:
         return num
 
     def facts(self) -> dict[str, Any]:
-        """What the spectrum says; every attack records it."""
+        """Whose weights these are and what their spectrum says; every attack records it."""
         return {
+            "target": self.sha256,
             "spectrum": self.span.values.tolist(),
             "noise_edge": self.span.edge,
             "rank": self.span.rank,
@@ -74,7 +76,7 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
     if conv is not None:
         shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
     limits = (0.0, torch.inf) if conv is not None else target.input_range
-    return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits, start)
+    return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits, target.sha256, start)
 
 
 def _dense(layers: list[nn.Module]) -> list[tuple[Tensor, Tensor | None]]:

@@ -6,7 +6,7 @@ const data = JSON.parse(byId("data").textContent);
 const { samples, unseen } = data;
 const PICTURES = { reconstruction: "read out of the weights", original: "training sample", unseen: "nearest unseen" };
 const SHOWN = 45; // cards at a time, as many pairs as the papers show
-const state = { threshold: data.threshold, selected: null, shown: SHOWN };
+const state = { threshold: data.threshold, selected: null, trial: null, shown: SHOWN };
 
 function set(node, attributes, ...children) {
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -56,6 +56,7 @@ function ticks({ low, high, log }, most) {
 // ---- plots: axes in an element's own width, so that text keeps its size on a phone
 
 function labels(axis, most) {
+  if (axis.choices) return axis.choices.map((choice, i) => [i, String(choice)]);
   const values = ticks(axis, most).filter((value) => !axis.whole || Number.isInteger(value));
   const found = values.map((value) => [value, (axis.format || short)(value)]);
   return axis.zero ? [[axis.low, "0"], ...found] : found;
@@ -146,12 +147,86 @@ function drawSpectrum() {
 function drawOverTime() {
   const times = data.over_time;
   const most = Math.max(1, ...times.map((point) => Math.max(point.num_recovered, point.num_recovered_unseen)));
-  const plot = axes(byId("over-time"), { low: 0, high: times.at(-1).seconds * 1.03 || 1, name: "seconds of attack" },
+  const [along, name] = data.sweep ? ["num_trials", "trials"] : ["seconds", "seconds of attack"];
+  const plot = axes(byId("over-time"), { low: 0, high: times.at(-1)[along] * 1.03 || 1, name, whole: Boolean(data.sweep) },
     { low: 0, high: most * 1.1, whole: true, name: "samples recovered" });
-  const line = (field) => times.map((point) => [point.seconds, point[field]]);
+  const line = (field) => times.map((point) => [point[along], point[field]]);
   path(plot, line("num_recovered_unseen"), joined, "unseen");
   path(plot, line("num_recovered"), joined, "curve");
   path(plot, line("num_recovered"), spot, "signal");
+}
+
+// ---- the trials of a sweep: against each setting, and against the attacker's own loss
+
+const trials = data.sweep ? data.sweep.trials : [];
+let slices = [];
+
+/** An axis for a setting, and where on it a value lies. */
+function settingAxis(name, { low, high, log, choices }) {
+  if (choices) return { axis: { low: -0.5, high: choices.length - 0.5, choices, name }, at: (value) => choices.indexOf(value) };
+  const edge = log ? (high / low) ** 0.04 : (high - low) * 0.04;
+  return { axis: log ? { low: low / edge, high: high * edge, log, name } : { low: low - edge, high: high + edge, name },
+    at: (value) => value };
+}
+
+function objectiveAxis(values) {
+  const [low, high] = span(values);
+  const log = low > 0 && high / low > 20;
+  return log ? { low: low / 1.2, high: high * 1.2, log, name: "attacker’s loss" } : { ...padded(values), name: "attacker’s loss" };
+}
+
+function drawSlice(axis, places, bins) {
+  const most = Math.max(1, ...trials.map((trial) => trial.num_recovered));
+  const element = byId("slices").appendChild(make("div", { class: "plot" }));
+  const plot = axes(element, axis, { low: 0, high: most * 1.08, whole: true, name: "samples" });
+  for (const [from, to, mean] of bins) path(plot, [[from, mean], [to, mean]], joined, "level");
+  for (const place of places.filter(Boolean)) {
+    draw(plot.svg, "circle", { cx: plot.x(place[0]), cy: plot.y(place[1]), r: trials.length > 60 ? 3.2 : 4.5,
+      class: place[1] ? "recovered" : "not-recovered" });
+  }
+  plot.ring = draw(plot.svg, "circle", { r: 9, class: "selected", visibility: "hidden" });
+  for (const kind of ["pointermove", "pointerdown"]) {
+    element.addEventListener(kind, (event) => selectTrial(pointed(event, plot, places)));
+  }
+  return { plot, places };
+}
+
+function drawSlices() {
+  byId("slices").replaceChildren();
+  const places = (value) => trials.map((trial) => {
+    const x = value(trial);
+    return x === undefined || x === null ? null : [x, trial.num_recovered];
+  });
+  slices = Object.entries(data.sweep.parameters).map(([name, parameter]) => {
+    const { axis, at } = settingAxis(name, parameter);
+    const bins = data.sweep.shares[name].map((bin, i) => (parameter.choices
+      ? [i - 0.3, i + 0.3, bin.mean_recovered] : [bin.low, bin.high, bin.mean_recovered]));
+    const known = places(({ settings }) => (name in settings ? at(settings[name]) : null));
+    return drawSlice(axis, known, bins.filter((_, i) => data.sweep.shares[name][i].num_trials));
+  });
+  const objectives = trials.map((trial) => trial.objective).filter((value) => value !== null);
+  if (objectives.length > 1) slices.push(drawSlice(objectiveAxis(objectives), places((trial) => trial.objective), []));
+  if (state.trial !== null) ringTrial();
+}
+
+function selectTrial(i) {
+  if (i === undefined || state.trial === i) return;
+  state.trial = i;
+  ringTrial();
+  const { number, settings, objective, num_candidates: found, num_recovered: alone, num_best: best } = trials[i];
+  const chosen = Object.entries(settings).map(([name, value]) =>
+    row(name, typeof value === "number" ? short(+value.toPrecision(3)) : String(value)));
+  byId("trial").replaceChildren(make("h3", {}, `Trial ${number}: ${trials[i].state}`), make("dl", {}, ...chosen,
+    ...(objective === null ? [] : [row("attacker’s loss", short(+objective.toPrecision(3)))]), row("candidates", found),
+    row("samples it has alone", alone), row("nearest of all to", best)));
+}
+
+function ringTrial() {
+  for (const { plot, places } of slices) {
+    const place = places[state.trial];
+    if (place) set(plot.ring, { cx: plot.x(place[0]), cy: plot.y(place[1]) });
+    set(plot.ring, { visibility: place ? "visible" : "hidden" });
+  }
 }
 
 // ---- one pair
@@ -188,7 +263,7 @@ function showPair(i) {
 }
 
 function select(i) {
-  if (state.selected === i) return;
+  if (i === undefined || state.selected === i) return;
   state.selected = i;
   showPair(i);
   placeRing();
@@ -199,20 +274,22 @@ function placeRing() {
   set(scatter.ring, { cx: scatter.x(s.output), cy: scatter.y(s.similarity) });
 }
 
-function pointed(event) {
-  const frame = scatter.svg.getBoundingClientRect();
-  const away = ({ output: x, similarity: y }) =>
-    Math.hypot(scatter.x(x) - event.clientX + frame.left, scatter.y(y) - event.clientY + frame.top);
-  const nearest = samples.reduce((best, s, i) => (away(s) < away(samples[best]) ? i : best), 0);
-  if (away(samples[nearest]) < 28) select(nearest); // as wide as a finger
+/** Which of the places [x, y] in a plot a finger or mouse is at; undefined: none. */
+function pointed(event, plot, places) {
+  const frame = plot.svg.getBoundingClientRect();
+  const away = (place) => (place
+    ? Math.hypot(plot.x(place[0]) - event.clientX + frame.left, plot.y(place[1]) - event.clientY + frame.top) : Infinity);
+  const nearest = places.reduce((best, place, i) => (away(place) < away(places[best]) ? i : best), 0);
+  return away(places[nearest]) < 28 ? nearest : undefined; // as wide as a finger
 }
 
-function stepped(event) {
-  const here = byOutput.indexOf(state.selected);
-  const to = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: samples.length - 1 }[event.key];
-  if (to === undefined) return;
+/** Where an arrow key leads in this order. */
+function stepped(event, order, selected) {
+  const here = order.indexOf(selected);
+  const to = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: order.length - 1 }[event.key];
+  if (to === undefined) return undefined;
   event.preventDefault();
-  select(byOutput[Math.min(Math.max(to, 0), samples.length - 1)]);
+  return order[Math.min(Math.max(to, 0), order.length - 1)];
 }
 
 // ---- the threshold
@@ -270,6 +347,7 @@ function drawPlots() {
   roc = drawRoc();
   if (byId("spectrum")) drawSpectrum();
   if (byId("over-time")) drawOverTime();
+  if (data.sweep) drawSlices();
   setThreshold(state.threshold);
   if (state.selected !== null) placeRing();
 }
@@ -287,8 +365,16 @@ function start() {
     setThreshold(data.threshold); // not the slider's: it may have been rounded
     drawGallery();
   });
-  for (const kind of ["pointermove", "pointerdown"]) byId("scatter").addEventListener(kind, pointed);
-  byId("scatter").addEventListener("keydown", stepped);
+  const places = samples.map((s) => [s.output, s.similarity]);
+  for (const kind of ["pointermove", "pointerdown"]) {
+    byId("scatter").addEventListener(kind, (event) => select(pointed(event, scatter, places)));
+  }
+  byId("scatter").addEventListener("keydown", (event) => select(stepped(event, byOutput, state.selected)));
+  if (data.sweep) {
+    const order = trials.map((_, i) => i);
+    byId("slices").addEventListener("keydown", (event) => selectTrial(stepped(event, order, state.trial)));
+    selectTrial(order.reduce((best, i) => (trials[i].num_recovered > trials[best].num_recovered ? i : best), 0));
+  }
   for (const id of ["sort", "class", "state"]) byId(id)?.addEventListener("change", () => drawGallery(SHOWN));
   byId("more")?.addEventListener("click", () => drawGallery(state.shown + SHOWN));
   let width = innerWidth;

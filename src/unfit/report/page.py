@@ -130,6 +130,7 @@ def _data(audit: Audit) -> dict[str, Any]:
         "spectrum": arrays["spectrum"].tolist() if _num_values(audit) >= FEWEST_VALUES else [],
         "noise_edge": record.noise_edge,
         "over_time": [point.model_dump() for point in record.over_time],
+        "sweep": record.sweep and record.sweep.model_dump(),
         "words": {
             "output": "model output Φ" if record.target.architecture.endswith("-1") else "margin to the runner-up",
             "similarity": "similarity (SSIM)" if record.similarity.window else "similarity (1 − relative error)",

@@ -1,0 +1,93 @@
+"""Seconds and memory of auditing a sweep of 100 trials × 1,000 candidates of 3×32×32, in two extremes."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from page import write_section
+from unfit import Samples, Target, audit, parse_architecture
+from unfit.attacks import attack
+from unfit.candidates import Candidates, Part, pool, save_candidates
+from unfit.nets import initialise
+
+TRIALS, CANDIDATES, SAMPLES, SHAPE = 100, 1_000, 500, (3, 32, 32)
+CASES = {
+    "near": "every sample has 200 candidates near it, none of them copies",
+    "copies": "the same, and every second trial repeats the one before it",
+    "noise": "all candidates are noise, so that the vote averages most of them",
+}
+
+
+def smooth(num: int, random: torch.Generator) -> torch.Tensor:
+    coarse = torch.rand(num, 3, 8, 8, generator=random)
+    return torch.nn.functional.interpolate(coarse, size=SHAPE[1:], mode="bilinear")
+
+
+def some(num: int, random: torch.Generator) -> Samples:
+    return Samples(smooth(num, random), torch.arange(num) % 2, torch.arange(num), ("a", "b"))
+
+
+def write_sweep(folder: Path, target: Target, private: Samples, case: str, random: torch.Generator) -> None:
+    """Its trials are made one at a time: what this process has ever held counts."""
+    (folder / "trials").mkdir()
+    parameters = {"lr": {"low": 1e-5, "high": 1.0, "log": True}, "sigma": {"low": 0.0, "high": 1.0}}
+    about = {"schema_version": 1, "target": {"sha256": target.sha256}, "seed": 0, "parameters": parameters}
+    (folder / "sweep.json").write_text(json.dumps(about))
+    like, lines = attack(target, "weights"), []
+    centred = (private.x - private.mean).repeat(CANDIDATES // SAMPLES, 1, 1, 1)
+    x = centred
+    for number in range(TRIALS):
+        if case != "copies" or not number % 2:
+            x = 0.2 * torch.randn(CANDIDATES, *SHAPE, generator=random) + (0 if case == "noise" else centred)
+        save_candidates(_trial(like, x), folder / "trials" / f"{number:05}.safetensors")
+        settings = {"lr": 10 ** (-5 * number / TRIALS), "sigma": number / TRIALS}
+        ended = {"number": number, "state": "complete", "settings": settings, "objective": 1.0}
+        lines.append(json.dumps(ended | {"num_candidates": CANDIDATES}) + "\n")
+    (folder / "trials.jsonl").write_text("".join(lines))
+
+
+def _trial(like: Candidates, x: torch.Tensor) -> Candidates:
+    return pool([Part("trial", x)], like.attack, like.facts)
+
+
+def measure(case: str) -> None:
+    """In a process of its own: its largest size is the answer."""
+    random = torch.Generator().manual_seed(0)
+    private, unseen = some(SAMPLES, random), some(SAMPLES, random)
+    architecture = parse_architecture("1000-1000", SHAPE, 1)
+    net = initialise(architecture, 1e-4, seed=0)
+    target = Target(architecture, {name: value.detach() for name, value in net.state_dict().items()})
+    with tempfile.TemporaryDirectory() as folder:
+        write_sweep(Path(folder), target, private, case, random)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        began, used = time.perf_counter(), time.process_time()
+        record = audit(target, private, unseen, candidates=folder).record
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    assert record.sweep is not None
+    times = f"{time.perf_counter() - began:.0f} | {time.process_time() - used:.0f}"
+    print(f"{record.sweep.num_copies:,} | {record.num_recovered} | {times} | {before:.2f} | {size:.2f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        measure(sys.argv[1])
+    else:
+        lines = [
+            f"`unfit audit --candidates DIR`: {TRIALS} trials × {CANDIDATES:,} candidates of 3×32×32 (1.2 GB of files),",
+            f"{SAMPLES} private and {SAMPLES} unseen samples; all of it, from the first file to the record.",
+            "",
+            "| case | copies | recovered | seconds | of processor time | size before, GB | largest size, GB |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for case, words in CASES.items():
+            done = subprocess.run([sys.executable, __file__, case], capture_output=True, text=True, check=True)
+            lines.append(f"| {words} | {done.stdout.strip()} |")
+        write_section("Pooling a sweep", lines)
