@@ -254,7 +254,7 @@ def test_the_trials_add_up(pooled: Audit, trials: list[Candidates]) -> None:
     settings = [(trial.settings.get("rank"), trial.settings["seed"]) for trial in sweep.trials]
     assert settings == [*SETTINGS[:5], (None, 2), (0.07, 0), (0.07, 0)]
     assert [trial.num_candidates for trial in sweep.trials] == [*map(len, trials), 0, 0]
-    assert sweep.trials[5].objective is None  # it was not listed, and its file has `ranks`, not `rank`
+    assert sweep.trials[5].objective == trials[5].facts["loss"]  # it was not listed: its file tells
     assert [each.num_trials for each in sweep.shares["rank"]] == [3, 1, 1, 2]
     assert [each.num_trials for each in sweep.shares["seed"]] == [5, 2, 1]
     assert sum(each.num_best for each in sweep.shares["seed"]) == record.num_recovered
