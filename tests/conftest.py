@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from unfit import Audit, FitSettings, audit_run, fit_run, read_source
+from unfit.cli import main
 from unfit.report import write_report
 
+Run = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -32,3 +36,17 @@ def face_page(face_audit: Audit, tmp_path_factory: pytest.TempPathFactory) -> Pa
     face_audit.save(folder)
     write_report(face_audit, folder)
     return folder
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command line as a user calls it: exit code, standard output, standard error."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unfit", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
+
+    return call

@@ -20,21 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from unfit.candidates import load_candidates
-from unfit.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unfit", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
-
-    return call
 
 
 def test_demo_prints_the_path_of_its_page(run: Run, tmp_path: Path) -> None:

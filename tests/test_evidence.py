@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch import nn
 
 from unfit import Audit, FitSettings, Target, UnfitError, audit, fit_run, load_audit, load_target, read_source
 from unfit.attacks.kkt import check_layers
-from unfit.cli import main
 from unfit.compare import compare
 from unfit.errors import NotApplicableError
 from unfit.record import Policy, Record
@@ -30,18 +28,6 @@ from unfit.verdict import Effort, decide
 
 Run = Callable[..., tuple[int, str, str]]
 SCHEMA = Path(__file__).parents[1] / "docs" / "audit.schema.json"
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unfit", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture(scope="module")

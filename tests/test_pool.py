@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,6 @@ from torch import Tensor
 from unfit import Audit, Candidates, Samples, Target, UnfitError, attack, audit, load_target
 from unfit.attacks.unmix import UnmixSettings, unmix
 from unfit.candidates import load_candidates, save_candidates
-from unfit.cli import main
 from unfit.errors import UsageError
 from unfit.match import Blocks, match
 from unfit.pool import SAME, attack_pool, find_copies, given_pool, sketch
@@ -105,18 +103,6 @@ def damaged(sweep: Path, tmp_path: Path) -> Path:
 def sets(face_run: Path) -> tuple[Samples, Samples]:
     source, private = private_set(face_run, None, None, None)
     return private, unseen_set(source, private, None, None, 0)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unfit", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
-
-    return call
 
 
 # In blocks -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,24 +13,11 @@ from torch import nn
 
 from unfit import FitSettings, Preflight, Target, attack, fit_run, load_base, load_target, preflight, read_source
 from unfit.attacks.mixtures import read_mixtures
-from unfit.cli import main
 from unfit.nets import initialise, parse_architecture
 from unfit.preflight import not_covered, preflight_file
 from unfit.report.terminal import duration, show
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unfit", "preflight", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +155,7 @@ def test_what_no_attack_covers_is_named_and_inconclusive(
     run: Run, tmp_path: Path, module: Callable[[], nn.Module], says: list[str]
 ) -> None:
     torch.save(module().state_dict(), tmp_path / "net.pt")
-    code, printed, complaint = run(tmp_path / "net.pt")
+    code, printed, complaint = run("preflight", tmp_path / "net.pt")
     assert (code, complaint) == (3, "")
     assert all(part in printed for part in ["nothing to attack", *says]), printed
     found = preflight_file(tmp_path / "net.pt")
@@ -181,14 +167,14 @@ def test_a_tensor_of_no_layer_is_named() -> None:
 
 
 def test_the_command_prints_a_table(run: Run, face_run: Path) -> None:
-    code, printed, _ = run(face_run)
+    code, printed, _ = run("preflight", face_run)
     assert code == 0
     assert "625-1000-1000-1, 1,627,000 parameters: there is something to attack" in printed
     assert all(f"\n{name}" in printed for name in ("auto", "peel", "unmix", "kkt", "inversion", "spectrum █"))
 
 
 def test_the_command_speaks_json(run: Run, face_run: Path) -> None:
-    code, printed, _ = run(face_run, "--base", face_run, "--json")
+    code, printed, _ = run("preflight", face_run, "--base", face_run, "--json")
     content = json.loads(printed, parse_constant=lambda name: pytest.fail(name))
     assert code == 0
     assert content["estimated_num_samples"] == 40
@@ -198,8 +184,8 @@ def test_the_command_speaks_json(run: Run, face_run: Path) -> None:
 
 def test_unreadable_files_are_errors(run: Run, tmp_path: Path) -> None:
     (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04 cut short")
-    assert run(tmp_path / "cut.pt")[0] == 2
-    assert run(tmp_path / "absent.pt")[0] == 2
+    assert run("preflight", tmp_path / "cut.pt")[0] == 2
+    assert run("preflight", tmp_path / "absent.pt")[0] == 2
 
 
 def test_durations_are_coarse() -> None:
