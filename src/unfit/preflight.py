@@ -300,6 +300,6 @@ def _on_optimiser(mixtures: Mixtures) -> str:
     if rank > CROWDED * most:
         return (
             f"optimiser: {rank} of {most} directions stand out, from hundreds of samples or from Adam; "
-            "weights alone cannot tell which, and after Adam expect little"
+            "weights alone cannot tell which, and after Adam expect fewer"
         )
-    return "optimiser: weights alone cannot rule Adam out; after Adam expect little"
+    return "optimiser: weights alone cannot rule Adam out; after Adam expect fewer"
