@@ -6,6 +6,8 @@ import os
 import platform
 import re
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
@@ -28,6 +30,14 @@ def write_section(title: str, lines: Iterable[str]) -> None:
     else:
         whole = whole.rstrip() + "\n\n" + section
     RESULTS.write_text(whole.rstrip() + "\n", encoding="utf-8")
+
+
+def rows_of(script: str, cases: dict[str, str]) -> list[str]:
+    """A row of a table for each case, printed by the script in a process of its own: its largest size is then the case's."""
+    return [
+        f"| {words} | {subprocess.run([sys.executable, script, case], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()} |"
+        for case, words in cases.items()
+    ]
 
 
 def spread(values: list[float], scale: float = 1, digits: int = 1) -> str:

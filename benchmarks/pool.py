@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from page import write_section
+from page import rows_of, write_section
 from unfit import Samples, Target, audit, parse_architecture
 from unfit.attacks import attack
 from unfit.candidates import Candidates, Part, pool, save_candidates
@@ -86,8 +85,6 @@ if __name__ == "__main__":
             "",
             "| case | copies | recovered | seconds | of processor time | size before, GB | largest size, GB |",
             "|---|---|---|---|---|---|---|",
+            *rows_of(__file__, CASES),
         ]
-        for case, words in CASES.items():
-            done = subprocess.run([sys.executable, __file__, case], capture_output=True, text=True, check=True)
-            lines.append(f"| {words} | {done.stdout.strip()} |")
         write_section("Pooling a sweep", lines)

@@ -10,14 +10,13 @@ import time
 
 import torch
 
-from unfit.attacks.inversion import InversionSettings
+from unfit.attacks.inversion import STARTS, InversionSettings
 from unfit.attacks.kkt import choose_score
 from unfit.attacks.mixtures import Mixtures
 from unfit.attacks.solvers import FastSettings, PaperSettings, count
 from unfit.attacks.unmix import UnmixSettings, run_ranks
 from unfit.nets import Architecture, device
 
-STARTS = 1000  # of inversion
 SIDE = 512  # of the product that is timed
 OVERHEAD = 5e-4  # seconds of an iteration whatever its size
 PEEL = (4.0, 8.0)  # seconds: whatever the size, and at 100 samples and width 1000; measured (docs/results.md)

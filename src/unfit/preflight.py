@@ -27,7 +27,7 @@ from unfit.costs import (
     peel_seconds,
     unmix_seconds,
 )
-from unfit.modules import as_base, as_target
+from unfit.modules import HINTS, as_base, as_target
 from unfit.target import NotPlainError, Target, Weights, load_base, load_target
 
 PROVABLE = 0.25  # samples for each neuron of the first layer, up to which proofs were seen to work
@@ -127,7 +127,7 @@ def not_covered(found: Weights) -> Preflight:
 
 
 REASONS = {
-    "BatchNorm": "it mixes the samples of a batch, so weights are no sums over samples",
+    "BatchNorm": HINTS["BatchNorm"],
     "attention": "its weights serve all positions at once, so they are no sums over samples",
     "recurrent layer": "its weights serve all steps at once, so they are no sums over samples",
     "convolution": "attacks reach through one at most, the first layer",

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from unfit.attacks import Method, Score, Solver
+from unfit.files import Strict
 
 SCHEMA_VERSION: Final = 2
 Verdict = Literal["pass", "leak", "inconclusive"]
 Interval = tuple[float, float]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Policy(Strict):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import nn
 
+from unfit.attacks.inversion import STARTS
 from unfit.attacks.kkt import Score, check_layers, choose_score
 from unfit.attacks.solvers import Solver, count
 from unfit.candidates import share_out
@@ -175,4 +176,4 @@ def _check_fixed(target: Target, method: Method, fixed: dict[str, Any]) -> None:
         check_layers(target.net())
         count(fixed["num_candidates"], 1, choose_score(fixed["score"] or "auto", k), k)
     elif method == "inversion":
-        share_out(fixed["num_candidates"], 1000, max(k, 2))
+        share_out(fixed["num_candidates"], STARTS, max(k, 2))

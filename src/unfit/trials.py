@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
-from scipy.stats import qmc
+from pydantic import Field
 
 from unfit.attacks.inversion import InversionSettings, run_inversion
 from unfit.attacks.kkt import Score
@@ -22,7 +21,7 @@ from unfit.attacks.solvers import FastSettings, PaperSettings, Solver, run_fast,
 from unfit.attacks.unmix import UnmixSettings, run_unmix
 from unfit.candidates import Candidates, save_candidates
 from unfit.errors import UsageError, unknown
-from unfit.files import new_file
+from unfit.files import Strict, new_file
 from unfit.target import Target
 
 Method = Literal["kkt", "unmix", "inversion"]
@@ -33,10 +32,6 @@ Values = dict[str, float | bool | str]
 
 HERE = platform.node()
 MOST_TRIALS = 100_000  # their numbers have five digits, and each has a seed of its own
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Range(Strict):
@@ -169,6 +164,8 @@ def draw(plan: Plan, number: int) -> Values:
     """The settings of a trial: of (seed, number) alone, whatever ran before or beside it. Not for `tpe`."""
     names = sorted(plan.parameters)
     if plan.sampler == "quasi":
+        from scipy.stats import qmc  # here: it takes a second to load
+
         sequence = qmc.Sobol(len(names), scramble=True, rng=np.random.default_rng(plan.seed))
         if number:
             sequence.fast_forward(number)

@@ -14,12 +14,14 @@ from unfit.nets import device, outputs
 from unfit.progress import Report, quiet
 from unfit.target import Target
 
+STARTS = 1000  # about so many, if no number is asked for
+
 
 @dataclass(frozen=True)
 class InversionSettings:
     """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's."""
 
-    num_candidates: int | None = None  # default: about a thousand
+    num_candidates: int | None = None  # default: STARTS
     iterations: int = 300
     lr: tuple[float, float] = (1e-6, 1.0)  # each start draws its own, log-uniform, as in the paper
     sigma: tuple[float, float] = (1e-7, 1.0)  # of the start, log-uniform too
@@ -37,7 +39,7 @@ def run_inversion(
     """The same where the mixtures are known. Its loss is how far outputs were driven, on average, with a minus."""
     began = time.perf_counter()
     k = target.architecture.num_outputs
-    m = share_out(settings.num_candidates, 1000, max(k, 2))
+    m = share_out(settings.num_candidates, STARTS, max(k, 2))
     net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
     random = torch.Generator().manual_seed(settings.seed)
     lr, sigma = (_log_uniform(m, *bounds, len(shape), random) for bounds in (settings.lr, settings.sigma))
