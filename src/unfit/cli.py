@@ -20,7 +20,7 @@ from unfit.attacks.consensus import CONFIDENT
 from unfit.audit import Audit, load_audit, load_record
 from unfit.candidates import save_candidates
 from unfit.compare import compare
-from unfit.errors import UnfitError, UsageError
+from unfit.errors import UnfitError, UsageError, unknown
 from unfit.files import as_json as json_text
 from unfit.files import new_file, new_folder
 from unfit.fit import FitSettings, Loss, Method
@@ -30,7 +30,7 @@ from unfit.record import Policy
 from unfit.redact import redact
 from unfit.report import write_report
 from unfit.report.junit import junit
-from unfit.report.terminal import show
+from unfit.report.terminal import duration, show
 from unfit.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 from unfit.sources import read_source
 from unfit.sweep import sweep as run_sweep
@@ -414,6 +414,74 @@ def preflight(
         for part in show(found):
             out.print(part, soft_wrap=isinstance(part, Text))  # tables wrap inside their cells
     return found.exit_code
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="haim2022/fig4, …, a whole paper, or `all`.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Name everything, with its cost; run nothing.")] = False,
+    scale: Annotated[
+        Literal["small", "full"], typer.Option(help="Minutes on 2 cores, or the papers' own size for a GPU.")
+    ] = "small",
+    attacks: Annotated[
+        list[str] | None,
+        typer.Option("--attack", metavar="NAME", help="auto (default), fast, unmix, paper; repeatable."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(envvar="UNFIT_DATA", help="Holds the official files of CIFAR-10 and MNIST."),
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="full: the hundred runs of `paper` on this cluster.")
+    ] = None,
+    out_folder: Annotated[Path, typer.Option("--out", help="Where results and what they share are kept.")] = Path(
+        "reproduction"
+    ),
+    seed: Seed = 0,
+    force: Force = False,
+) -> int:
+    """Reproduce a figure or a table of the papers. Killed, the same command goes on where it was."""
+    from unfit.reproduce.catalogue import ITEMS, chosen  # Matplotlib: no other command needs it
+    from unfit.reproduce.index import write_index
+    from unfit.reproduce.item import make
+    from unfit.reproduce.lab import ATTACKS, SCALES, Lab
+
+    named = tuple(dict.fromkeys(attacks or ("auto",)))
+    if strangers := [each for each in named if each not in ATTACKS]:
+        raise unknown("attack", strangers[0], ATTACKS)
+    if listing:
+        for item in ITEMS:
+            costs = f"{duration(item.seconds):>7} small {duration(item.full_seconds(named)):>9} full"
+            out.print(f"{item.name:<18} {costs}  {item.title}")
+        return 0
+    if name is None:
+        raise UsageError("name a figure or a table; `unfit reproduce --list` shows all")
+    if ray and not (scale == "full" and "paper" in named):
+        raise UsageError("--ray runs the hundred attacks of --attack paper at --scale full; leave it out")
+    items, codes = chosen(name), [0]
+    for item in items:
+        folder = out_folder / item.name
+        if len(items) > 1 and folder.is_dir() and not force:
+            out.print(f"{item.name}: already there")
+            continue
+        if scale == "full":
+            out.print(f"{item.name}: about {duration(item.full_seconds(named))} on this machine alone")
+        try:
+            with bar(item.name) as progress:
+                lab = Lab(out_folder / "cache", SCALES[scale], named, data_dir, ray, seed, progress)
+                results = make(item, lab, folder, force)
+        except UnfitError as error:  # of many, the others go on
+            if len(items) == 1:
+                raise
+            codes.append(_complain(f"{item.name}: {error}", error.exit_code))
+            continue
+        write_index(out_folder, [item.name for item in ITEMS])
+        for line in results.words:
+            out.print(f"{item.name}: {line}")
+        out.print(f"{item.name}: {results.seconds:.0f} s, {folder / 'figure.png'}")
+    return max(codes)
 
 
 @app.command()

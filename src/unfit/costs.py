@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import time
+from functools import cache
 
 import torch
 
 from unfit.attacks.inversion import STARTS, InversionSettings
 from unfit.attacks.kkt import choose_score
-from unfit.attacks.mixtures import Mixtures
 from unfit.attacks.solvers import FastSettings, PaperSettings, count
-from unfit.attacks.unmix import UnmixSettings, run_ranks
+from unfit.attacks.unmix import UnmixSettings
 from unfit.nets import Architecture, device
 
 SIDE = 512  # of the product that is timed
@@ -22,6 +22,7 @@ OVERHEAD = 5e-4  # seconds of an iteration whatever its size
 PEEL = (4.0, 8.0)  # seconds: whatever the size, and at 100 samples and width 1000; measured (docs/results.md)
 
 
+@cache
 def operations_per_second(dtype: torch.dtype = torch.float32) -> float:
     """Of a matrix product, the best of five."""
     a = torch.ones(SIDE, SIDE, dtype=dtype, device=device())
@@ -33,28 +34,29 @@ def operations_per_second(dtype: torch.dtype = torch.float32) -> float:
     return 2 * SIDE**3 / best
 
 
-def unmix_seconds(mixtures: Mixtures, speed: float) -> float:
+def unmix_seconds(ranks: list[int], shape: tuple[int, ...], speed: float) -> float:
     """Each iteration: two products with the edges, the score of each, and a polar factor."""
     settings = UnmixSettings()
-    channels, *sides = mixtures.shape if len(mixtures.shape) == 3 else (1, math.prod(mixtures.shape))
+    channels, *sides = shape if len(shape) == 3 else (1, math.prod(shape))
     edges = 2 * channels * math.prod(sides)
-    each = [4 * r**2 * edges + 100 * r * edges + 100 * r**3 for r in run_ranks(mixtures, settings)]
+    each = [4 * r**2 * edges + 100 * r * edges + 100 * r**3 for r in ranks]
     return len(settings.runs) * settings.iterations * sum(OVERHEAD + ops / speed for ops in each)
 
 
-def kkt_seconds(mixtures: Mixtures, architecture: Architecture, speed: float) -> float:
+def kkt_seconds(rank: int, architecture: Architecture, speed: float) -> float:
     """Each iteration: signals of the candidates through all layers, and their multipliers by least squares."""
-    settings, rank, w = FastSettings(), mixtures.span.rank, len(mixtures.weight)
+    settings = FastSettings()
     m = count(None, rank, choose_score("auto", architecture.num_outputs), architecture.num_outputs)
-    later = sum(weight.numel() for weight, _ in mixtures.later)
+    (w, _), *others = (shape for shape in architecture.layer_shapes if len(shape) == 2)
+    later = sum(map(math.prod, others))
     ops = 6 * m * (rank * w + later) + 4 * m**2 * w + 5 * m**3
     return settings.runs * settings.iterations * (OVERHEAD + ops / speed)
 
 
-def paper_seconds(mixtures: Mixtures, architecture: Architecture) -> float:
+def paper_seconds(rank: int, architecture: Architecture) -> float:
     """Double precision, and a derivative of a gradient: six passes."""
     k = architecture.num_outputs
-    m = count(None, mixtures.span.rank, choose_score("auto", k), k)
+    m = count(None, rank, choose_score("auto", k), k)
     ops = 6 * 2 * m * pass_operations(architecture)
     return PaperSettings().iterations * ops / operations_per_second(torch.float64)
 

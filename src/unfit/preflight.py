@@ -18,7 +18,7 @@ from unfit.attacks.consensus import ROOMY
 from unfit.attacks.kinks import MAX_INPUTS
 from unfit.attacks.mixtures import Mixtures, read_mixtures
 from unfit.attacks.solvers import can_unmix
-from unfit.attacks.unmix import tellable
+from unfit.attacks.unmix import UnmixSettings, run_ranks, tellable
 from unfit.costs import (
     inversion_seconds,
     kkt_seconds,
@@ -179,7 +179,7 @@ def _outlooks(target: Target, mixtures: Mixtures, reading: float) -> list[Outloo
     enough = unmix.applies and mixtures.span.rank <= ROOMY * tellable(mixtures.shape)
     parts = [part for part in (peel, unmix, kkt) if part.applies and not (part is kkt and enough)]
     words = "does " + ", then ".join(part.attack for part in parts) if parts else unmix.why
-    papers = paper_seconds(mixtures, architecture) if kkt.applies else None
+    papers = paper_seconds(mixtures.span.rank, architecture) if kkt.applies else None
     return [
         Outlook("auto", bool(parts), words, _total(parts)),
         peel,
@@ -222,7 +222,8 @@ def _unmix(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
     if not can_unmix(target, mixtures):
         return Outlook("unmix", False, f"samples crowd: {rank} directions, and edges tell {most} apart")
     where = "behind the convolution" if mixtures.conv is not None else "above the noise"
-    return Outlook("unmix", True, f"{rank} directions {where}", unmix_seconds(mixtures, speed))
+    seconds = unmix_seconds(run_ranks(mixtures, UnmixSettings()), mixtures.shape, speed)
+    return Outlook("unmix", True, f"{rank} directions {where}", seconds)
 
 
 def _kkt(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
@@ -231,7 +232,7 @@ def _kkt(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
         return Outlook("kkt", True, "few inputs: where the neurons' kinks meet", 5.0)
     if rank < 2:
         return Outlook("kkt", False, "nothing stands above the noise of the start")
-    seconds = kkt_seconds(mixtures, architecture, speed)
+    seconds = kkt_seconds(rank, architecture, speed)
     return Outlook("kkt", True, f"random starts in {rank} directions", seconds)
 
 

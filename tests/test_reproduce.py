@@ -1,0 +1,238 @@
+"""Every figure and table: all of them, small enough for a test; a few as a user runs them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage.data
+import torch
+from PIL import Image
+
+from unfit import Audit, UnfitError, read_source
+from unfit.files import read_as
+from unfit.fit import FitSettings
+from unfit.reproduce.catalogue import ITEMS, chosen
+from unfit.reproduce.haim2022 import N50, N500, SGD
+from unfit.reproduce.index import write_index
+from unfit.reproduce.item import FILES, Results, few, leaks, make, on_margin
+from unfit.reproduce.lab import FULL, SMALL, Lab, Scale, Setup, describe
+
+TINY = Scale("tiny", {}, 40, 10, 60, trials=1, iterations=2, values=3, inversions=20, most_samples=20)
+DOCS = Path(__file__).parents[1] / "docs" / "reproduction"
+MOST_BYTES = 15_000_000
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory) -> Path:
+    """Pieces of photographs and digits, in the official layouts of CIFAR-10 and MNIST."""
+    folder = tmp_path_factory.mktemp("data")
+    photographs = (getattr(skimage.data, name)() for name in ("astronaut", "chelsea", "coffee", "rocket"))
+    pieces = [
+        picture[i : i + 32, j : j + 32].transpose(2, 0, 1).reshape(-1)
+        for picture in photographs
+        for i in range(0, picture.shape[0] - 31, 32)
+        for j in range(0, picture.shape[1] - 31, 32)
+    ]
+    records = np.stack([np.concatenate([[i % 10], piece]) for i, piece in enumerate(pieces)]).astype(np.uint8)
+    (folder / "cifar-10-batches-bin").mkdir()
+    for name, half in (("data_batch_1", records[::2]), ("test_batch", records[1::2])):
+        half[:, 0] = np.arange(len(half)) % 10
+        half.tofile(folder / "cifar-10-batches-bin" / f"{name}.bin")
+    digits = read_source("mnist5k", "all").train
+    (folder / "mnist").mkdir()
+    for name, part in (("train", slice(0, None, 2)), ("t10k", slice(1, None, 2))):
+        images, labels = digits.raw[part, 0], digits.labels[part].astype(np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = np.array([0x800 + array.ndim, *array.shape], ">u4").tobytes()
+            (folder / "mnist" / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes(), 1))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_all_figures_and_tables_are_there():
+    haim = [f"haim2022/fig{i}" for i in range(1, 22)] + ["haim2022/table1", "haim2022/table2"]
+    buzaglo = [f"buzaglo2023/fig{i}" for i in (3, 4, 5, 6, *range(8, 18))]
+    assert sorted(item.name for item in ITEMS) == sorted(haim + buzaglo)
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_every_item_is_made_whole(item, data_dir, cache, tmp_path):
+    lab = Lab(cache, TINY, ("paper",), data_dir)
+    results = make(item, lab, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
+    assert read_as(Results, tmp_path / "out" / "results.json") == results
+    assert results.claims
+    assert all(claim.ours and claim.by for claim in results.claims)
+    assert len(results.measured) >= 1
+    with Image.open(tmp_path / "out" / "figure.png") as picture:
+        assert min(picture.size) > 100
+    assert ET.parse(tmp_path / "out" / "figure.svg").getroot().tag.endswith("svg")
+    text = (tmp_path / "out" / "text.md").read_text("utf-8")
+    assert all(claim.ours in text for claim in results.claims)
+    asked = {describe(lab.size(setup)) for setup in item.targets}
+    assert {measured.target for measured in results.measured} <= asked  # nothing that its cost leaves out
+
+
+def test_attacks_stand_side_by_side(data_dir, cache, tmp_path):
+    lab = Lab(cache, TINY, ("unmix", "paper"), data_dir)
+    results = make(chosen("haim2022/fig1")[0], lab, tmp_path / "out")
+    assert [measured.attack for measured in results.measured] == ["unmix", "paper"]
+    svg = (tmp_path / "out" / "figure.svg").read_text("utf-8")
+    assert "unmix: the best" in svg
+    assert "paper: the best" in svg
+
+
+def test_the_papers_sweep_runs_once(data_dir, tmp_path):
+    lab = Lab(tmp_path / "cache", replace(TINY, trials=2), ("paper",), data_dir)
+    first = lab.audit(N50)
+    trials = sorted((tmp_path / "cache" / "sweeps").glob("*/trials/*"))
+    before = [path.stat().st_mtime_ns for path in trials]
+    assert len(trials) in (1, 2)  # a random setting may diverge
+    assert first.record.sweep is not None
+    assert sum(first.record.sweep.num_trials.values()) == 2
+    again = Lab(tmp_path / "cache", replace(TINY, trials=2), ("paper",), data_dir).audit(N50)
+    assert again.record == first.record
+    assert [path.stat().st_mtime_ns for path in trials] == before
+
+
+def test_a_scale_keeps_what_a_caption_says():
+    assert FULL.shrunk(N500) == N500
+    small = SMALL.shrunk(SGD)
+    assert small.n < SGD.n
+    assert abs(small.fit.batch / small.n - SGD.fit.batch / SGD.n) < 0.01  # as many steps an epoch
+    three = SMALL.shrunk(Setup(500, classes="3", fit=FitSettings(loss="ce")))
+    assert three.n % 3 == 0
+    wide = SMALL.shrunk(Setup(500, arch="conv(3,32)-1000"))
+    assert wide.arch == f"conv(3,32)-{SMALL.conv_width}"
+
+
+def test_another_seed_is_another_target(data_dir, cache):
+    one, other = (Lab(cache, TINY, ("paper",), data_dir, seed=seed).run(N50) for seed in (0, 1))
+    assert one != other
+
+
+def test_a_table_needs_no_attack(data_dir, cache, tmp_path):
+    results = make(chosen("haim2022/table2")[0], Lab(cache, TINY, ("paper",), data_dir), tmp_path / "out")
+    assert {measured.attack for measured in results.measured} == {None}
+
+
+def test_claims_can_fail(face_audit: Audit):
+    size = face_audit.arrays["output"].abs()
+
+    def with_similarity(values: torch.Tensor) -> Audit:
+        return replace(face_audit, arrays=face_audit.arrays | {"similarity": values})
+
+    near = on_margin(with_similarity(-size), "near")
+    far = on_margin(with_similarity(size), "far")
+    assert near.holds
+    assert "1.00" in near.ours
+    assert not far.holds
+    assert leaks(face_audit, "", "").holds
+    nothing = replace(face_audit, record=face_audit.record.model_copy(update={"p_value": 0.5}))
+    assert not leaks(nothing, "", "").holds
+    assert not few(face_audit, "", "", face_audit.record.num_good - 1).holds
+    assert few(face_audit, "", "", face_audit.record.num_good).holds
+
+
+def test_without_data_a_substitute_or_a_sentence(tmp_path):
+    lab = Lab(tmp_path / "cache")
+    assert lab.source_name(N50) == "faces"
+    assert "CIFAR-10 was not given" in lab.notes[0]
+    with pytest.raises(UnfitError, match=r"CIFAR-10: get .*kriz/cifar.html.* --data-dir or UNFIT_DATA"):
+        make(chosen("haim2022/fig4")[0], lab, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cost_grows_with_the_papers_own_method():
+    item = chosen("haim2022/fig1")[0]
+    assert item.full_seconds(["paper"]) > 100 * item.full_seconds(["auto"]) > 0
+
+
+def test_list(run):
+    code, printed, _ = run("reproduce", "--list")
+    lines = printed.splitlines()
+    assert code == 0
+    assert len(lines) == len(ITEMS)
+    assert all(item.name in line and item.title in line for item, line in zip(ITEMS, lines, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 64, "--list shows all"),
+        (("haim2022/fig99",), 64, "unknown figure or table 'haim2022/fig99'"),
+        (("haim2022/fig1", "--ray", "auto"), 64, "leave it out"),
+        (("haim2022/fig1", "--scale", "huge"), 64, "huge"),
+        (("haim2022/fig1", "--data-dir", "/no/such/place"), 2, "/no/such/place"),
+        (("buzaglo2023/fig10",), 2, "kriz/cifar.html"),
+    ],
+)
+def test_wrong_usage(run, words, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UNFIT_DATA", raising=False)
+    found, _, error = run("reproduce", *words)
+    assert (found, message in error.replace("`unfit reproduce --list`", "--list")) == (code, True)
+    assert not (tmp_path / "reproduction" / "haim2022").exists()
+
+
+def test_killed_it_goes_on_where_it_was(run, tmp_path, monkeypatch):
+    """The tenth figure of standard init: 10 faces, seconds to train and to attack."""
+    monkeypatch.delenv("UNFIT_DATA", raising=False)
+    words = ("reproduce", "haim2022/fig17", "--out", str(tmp_path / "out"))
+    process = subprocess.Popen([Path(sys.executable).with_name("unfit"), *words])
+    targets = tmp_path / "out" / "cache" / "targets"
+    while not (targets.is_dir() and [path for path in targets.iterdir() if not path.name.startswith(".")]):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    (trained,) = (path for path in targets.iterdir() if not path.name.startswith("."))
+    before = trained.stat().st_mtime_ns
+    assert not (tmp_path / "out" / "haim2022" / "fig17").exists()
+
+    code, printed, error = run(*words)
+    assert (code, error) == (0, "")
+    assert "CIFAR-10 was not given" in printed
+    assert "agrees" in printed or "DIFFERS" in printed
+    assert trained.stat().st_mtime_ns == before
+    assert "fig17" in (tmp_path / "out" / "index.md").read_text("utf-8")
+
+    code, _, error = run(*words)
+    assert code == 2
+    assert "exists already" in error
+    code, printed, _ = run(*words, "--force")
+    assert code == 0
+
+
+class TestCommitted:
+    """docs/reproduction: what is there was made by all that is here."""
+
+    @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+    def test_every_item(self, item):
+        results = read_as(Results, DOCS / item.name / "results.json")
+        assert (results.name, results.title, results.scale) == (item.name, item.title, "small")
+        assert sorted(path.name for path in (DOCS / item.name).iterdir()) == sorted(FILES)
+        assert results.seconds < 300
+
+    def test_small_enough_and_indexed(self, tmp_path):
+        files = [path for item in ITEMS for path in (DOCS / item.name).iterdir()]
+        assert sum(path.stat().st_size for path in files) < MOST_BYTES
+        for item in ITEMS:
+            (tmp_path / item.name).mkdir(parents=True)
+            (tmp_path / item.name / "results.json").write_bytes((DOCS / item.name / "results.json").read_bytes())
+        write_index(tmp_path, [item.name for item in ITEMS])
+        assert (tmp_path / "index.md").read_text("utf-8") == (DOCS / "index.md").read_text("utf-8")
