@@ -176,6 +176,13 @@ def test_the_papers_solver_lowers_its_loss(score, k, dtype):
     assert losses[-1] < losses[0]
 
 
+def test_the_papers_solver_goes_through_a_convolution():
+    architecture = parse_architecture("conv(3,4)-10", (1, 8, 8), 1)
+    target = Target(architecture, dict(initialise(architecture, None, 0).state_dict()), (-1.0, 1.0))
+    losses = [i.loss for i in paper_iterates(target, PaperSettings("auto", 4, 50, 0.05, 0.05), 5)]
+    assert losses[-1] < losses[0]
+
+
 def test_the_papers_settings_are_the_published_ones():
     first = next(paper_iterates(small_target(), PaperSettings(num_candidates=200, sigma=0.01), 5))
     assert first.x.dtype == torch.float64

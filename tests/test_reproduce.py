@@ -79,7 +79,7 @@ def test_every_item_is_made_whole(item, data_dir, cache, tmp_path):
     assert all(claim.ours and claim.by for claim in results.claims)
     assert len(results.measured) >= 1
     with Image.open(tmp_path / "out" / "figure.png") as picture:
-        assert min(picture.size) > 100
+        assert min(picture.size) > 50
     assert ET.parse(tmp_path / "out" / "figure.svg").getroot().tag.endswith("svg")
     text = (tmp_path / "out" / "text.md").read_text("utf-8")
     assert all(claim.ours in text for claim in results.claims)

@@ -144,8 +144,8 @@ def general_stationarity(net: nn.Module, x: Tensor, weights: Weigh, alpha: float
     layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     parameters = [list(layer.parameters()) for layer in layers]
     with smooth_relus(net, alpha):
-        phi = net(x)
         flat = [p.requires_grad_() for group in parameters for p in group]
+        phi = net(x)
         gradients = iter(torch.autograd.grad(phi, flat, weights(phi), create_graph=True))
     return [
         torch.stack([(p.detach() - next(gradients)).square().sum() for p in group]).sum() for group in parameters

@@ -26,10 +26,10 @@ def pairs(audit: Audit, columns: int = 15, rows: int = 3, zoom: int = 3) -> Imag
     return Image.fromarray(np.concatenate(bands[:-1]))
 
 
-def shrink(images: Tensor, num: int) -> Tensor:
+def shrink(images: Tensor, num: int, most: int = MOST_PIXELS) -> Tensor:
     """Small enough that so many of them are a page that opens at once; most images are already."""
     height, width = images.shape[2:]
-    scale = min(1.0, math.sqrt(MOST_PIXELS / (num * height * width)))
+    scale = min(1.0, math.sqrt(most / (num * height * width)))
     return F.adaptive_avg_pool2d(images, (max(1, int(scale * height)), max(1, int(scale * width))))
 
 

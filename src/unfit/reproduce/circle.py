@@ -29,9 +29,8 @@ SIDE = 1.6  # of the panels
 
 @dataclass(frozen=True, eq=False)
 class Circle:
-    """What an attack has at its beginning, its end, and after sorting out: points and their sides."""
+    """What an attack has at its end, and after sorting out: points and their sides."""
 
-    start: tuple[Tensor, Tensor]
     found: tuple[Tensor, Tensor]
     strong: tuple[Tensor, Tensor]  # with a large multiplier
     kept: tuple[Tensor, Tensor]  # without duplicates
@@ -42,7 +41,7 @@ def by_kinks(target: Target) -> Circle:
     gates = read_mixtures(target).gates
     places = meeting_points(*gates, NUM_CANDIDATES, 0)  # type: ignore[arg-type]
     kept = attack(target, "kkt")  # thinned before the multipliers are solved for
-    return Circle(_starts(), (places, _sides(target, places)), (kept.x, kept.label), (kept.x, kept.label))
+    return Circle((places, _sides(target, places)), (kept.x, kept.label), (kept.x, kept.label))
 
 
 def by_paper(target: Target, iterations: int, seed: int, progress: Report = quiet) -> Circle:
@@ -52,7 +51,7 @@ def by_paper(target: Target, iterations: int, seed: int, progress: Report = quie
     x = found.x[strong]
     kept = torch.from_numpy(thin(x.double().numpy(), SPACING, NUM_CANDIDATES)).to(x)
     label = found.label[strong]
-    return Circle(_starts(), (found.x, found.label), (x, label), (kept, _sides(target, kept)))
+    return Circle((found.x, found.label), (x, label), (kept, _sides(target, kept)))
 
 
 def inverted(target: Target) -> tuple[Tensor, Tensor]:
@@ -66,18 +65,15 @@ def covered(points: Tensor, found: Tensor) -> int:
 
 
 def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figure:
-    """H22 Fig. 2, a to f, a row of c to f for each attack."""
+    """H22 Fig. 2: a to c, then a row of d to f for each attack."""
     points = private.x - private.mean
-    figure, places = blank(1 + len(rows), 4, 2.8)
-    first, places = places[:4], places[4:]
-    dots(first[0], points, private.y, "a  training points")
-    regions(first[1], target)
-    dots(first[1], points, private.y, "b  output of the net")
-    for axes in first[2:]:
-        axes.set_axis_off()
-    for (name, row), (c, d, e, f) in zip(rows.items(), zip(*[iter(places)] * 4, strict=True), strict=True):
-        dots(c, *row.start, f"c  {name}: random starts")
-        dots(d, *row.found, f"d  {len(row.found[0])} candidates")
+    figure, (a, b, c, *others) = blank(1 + len(rows), 3, 3.5)
+    dots(a, points, private.y, "a  training points")
+    regions(b, target)
+    dots(b, points, private.y, "b  output of the net")
+    dots(c, *_starts(), f"c  {NUM_CANDIDATES} random starts")
+    for (name, row), (d, e, f) in zip(rows.items(), zip(*[iter(others)] * 3, strict=True), strict=True):
+        dots(d, *row.found, f"d  {name}: {len(row.found[0])} candidates")
         dots(e, *row.strong, f"e  {len(row.strong[0])} with a large λ")
         dots(f, *row.kept, f"f  {len(row.kept[0])} without duplicates")
         ring(f, points)
@@ -87,8 +83,8 @@ def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figu
 def regions(axes: Axes, target: Target) -> None:
     """The output over the plane."""
     steps = torch.linspace(-SIDE, SIDE, 200)
-    phi = outputs(target.net(), torch.cartesian_prod(steps, steps)).view(200, 200).T
-    bound = float(phi.abs().max())
+    phi = outputs(target.net(), torch.cartesian_prod(steps, steps)).view(200, 200).T.numpy()
+    bound = float(abs(phi).max())
     axes.imshow(
         phi, origin="lower", extent=(-SIDE, SIDE, -SIDE, SIDE), cmap="RdBu_r", vmin=-bound, vmax=bound, alpha=0.7
     )
@@ -96,14 +92,14 @@ def regions(axes: Axes, target: Target) -> None:
 
 def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
     for value, colour in enumerate(COLOURS):
-        axes.plot(x[y == value, 0], x[y == value, 1], ".", ms=6, color=colour)
+        axes.plot(*x[y == value].T.numpy(), ".", ms=6, color=colour)
     axes.set_title(title, fontsize=8, loc="left")
     axes.set(xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), aspect="equal", xticks=[], yticks=[])
 
 
 def ring(axes: Axes, points: Tensor) -> None:
     """Around each training point."""
-    axes.plot(points[:, 0], points[:, 1], "o", ms=11, mfc="none", mec="k", mew=0.8)
+    axes.plot(*points.T.numpy(), "o", ms=11, mfc="none", mec="k", mew=0.8)
 
 
 def _starts() -> tuple[Tensor, Tensor]:

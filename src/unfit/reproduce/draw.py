@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,23 +11,28 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 from unfit.audit import Audit
 from unfit.match import GOOD
 from unfit.pictures import stretch, tiles
-from unfit.report.plots import pairs
+from unfit.report.plots import pairs, shrink
 
 COLOURS = ("#1971c2", "#d9480f")  # of the two classes; of several only their margin is shown, in the first
 ATTACKS = {"auto": "#1971c2", "unmix": "#2b8a3e", "fast": "#d9480f", "paper": "#868e96"}
 WIDTH = 10  # inches
 DPI = 110
+COLOURS_OF_A_SHEET = 128  # a third of the bytes of all, and hardly to be seen
+SHEET_PIXELS = 300_000  # of a gallery; more images than that are shown smaller
 
 
 def save(figure: Figure, folder: Path) -> None:
     """figure.png and figure.svg, the same bytes each time."""
     with mpl.rc_context({"svg.hashsalt": "unfit", "svg.fonttype": "none"}):
-        figure.savefig(folder / "figure.png", dpi=DPI)
+        whole = io.BytesIO()
+        figure.savefig(whole, format="png", dpi=DPI)
+        Image.open(whole).convert("RGB").quantize(256).save(folder / "figure.png", optimize=True)
         figure.savefig(folder / "figure.svg", dpi=DPI, metadata={"Date": None})
 
 
@@ -37,7 +43,8 @@ def blank(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
 
 
 def picture(axes: Axes, pixels: np.ndarray, title: str) -> None:
-    axes.imshow(pixels, interpolation="nearest")
+    few = Image.fromarray(pixels).quantize(COLOURS_OF_A_SHEET).convert("RGB")
+    axes.imshow(np.asarray(few), interpolation="none")
     axes.set_title(title, fontsize=9, loc="left")
     axes.set_axis_off()
 
@@ -50,7 +57,7 @@ def grid(audits: Mapping[str, Audit], columns: int = 15, rows: int = 3) -> Figur
         shown = min(columns * rows, record.num_samples)
         good = f"{record.num_good} good, {record.num_good_unseen} on unseen"
         words = f"{title}: the best {shown} of {record.num_samples}; {good}"
-        panels[words] = np.asarray(pairs(audit, columns, rows, zoom=2))
+        panels[words] = np.asarray(pairs(audit, columns, rows, zoom=1))
     ratios = [image.shape[0] / image.shape[1] for image in panels.values()]
     figure = Figure((WIDTH, sum(WIDTH * ratio + 0.4 for ratio in ratios)), layout="constrained")
     places = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios).flatten()
@@ -61,7 +68,7 @@ def grid(audits: Mapping[str, Audit], columns: int = 15, rows: int = 3) -> Figur
 
 def pairs_in(axes: Axes, audit: Audit, title: str, columns: int = 5, rows: int = 2) -> None:
     """The best pairs in a panel of a figure."""
-    picture(axes, np.asarray(pairs(audit, columns, rows, zoom=2)), f"{title}, {audit.record.num_good} good")
+    picture(axes, np.asarray(pairs(audit, columns, rows, zoom=1)), f"{title}, {audit.record.num_good} good")
 
 
 def scatter(panels: Sequence[tuple[str, Audit]], columns: int = 4) -> Figure:
@@ -94,7 +101,8 @@ def points(axes: Axes, audit: Audit) -> None:
 
 def gallery(panels: Mapping[str, Tensor], columns: int) -> Figure:
     """All of these images, each stretched by itself."""
-    sheets = {title: np.concatenate(tiles(stretch(x), columns, 1)) for title, x in panels.items()}
+    small = {title: shrink(stretch(x), len(x), SHEET_PIXELS) for title, x in panels.items()}
+    sheets = {title: np.concatenate(tiles(x, columns, 1)) for title, x in small.items()}
     heights = [WIDTH * sheet.shape[0] / sheet.shape[1] + 0.4 for sheet in sheets.values()]
     figure = Figure((WIDTH, sum(heights)), layout="constrained")
     places = figure.subplots(len(sheets), 1, squeeze=False, height_ratios=heights).flatten()
