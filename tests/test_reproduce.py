@@ -120,6 +120,24 @@ def test_a_scale_keeps_what_a_caption_says():
     assert wide.arch == f"conv(3,32)-{SMALL.conv_width}"
 
 
+def test_fig17_reads_cifar100_where_it_is(tmp_path):
+    (tmp_path / "cifar-100-binary").mkdir()
+    random = np.random.default_rng(0)
+    for name in ("train", "test"):
+        fine = np.arange(600) % 100
+        records = np.column_stack([fine // 5, fine, random.integers(0, 256, (600, 3072))]).astype(np.uint8)
+        records.tofile(tmp_path / "cifar-100-binary" / f"{name}.bin")
+    lab = Lab(tmp_path / "cache", replace(TINY, width=10, most_steps=2), ("paper",), tmp_path)
+    results = make(chosen("buzaglo2023/fig17")[0], lab, tmp_path / "out")
+    assert results.notes == []
+    assert [(measured.data, measured.n) for measured in results.measured] == [("cifar100", 200)]
+
+
+def test_fig17_says_what_stands_in_for_cifar100(data_dir, cache, tmp_path):
+    results = make(chosen("buzaglo2023/fig17")[0], Lab(cache, TINY, ("paper",), data_dir), tmp_path / "out")
+    assert "CIFAR-100 was not given" in results.notes[0]
+
+
 def test_another_seed_is_another_target(data_dir, cache):
     one, other = (Lab(cache, TINY, ("paper",), data_dir, seed=seed).run(N50) for seed in (0, 1))
     assert one != other

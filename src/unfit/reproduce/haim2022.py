@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from unfit.attacks.kinks import LIVE
 from unfit.attacks.mixtures import CANDIDATE_STD, rescale
 from unfit.audit import Audit
 from unfit.fit import FitSettings
@@ -160,9 +161,9 @@ def fig5(lab: Lab) -> Made:
     figure, places = draw.blank(2, 3, 3.2)
     circle.dots(places[0], *found, "model inversion, 2-D")
     circle.ring(places[0], points)
-    size = rows.norm(dim=1)
-    live = rows[size > 0.05 * size.max()]
-    circle.dots(places[3], 1.2 * live / live.norm(dim=1).max(), torch.zeros(len(live)), "weights, 2-D (to scale)")
+    live = rows[rows.norm(dim=1) > LIVE * rows.norm(dim=1).max()]
+    shown = 1.2 * live / live.norm(dim=1).max()
+    circle.dots(places[3], shown, torch.zeros(len(live)), "weights, 2-D (relative sizes)")
     circle.ring(places[3], points)
     claims = [
         Claim(

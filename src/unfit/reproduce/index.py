@@ -12,7 +12,8 @@ HEAD = """# Reproduction of the papers' figures and tables
 Each line is a claim of Haim et al. 2022 or Buzaglo et al. 2023, what the paper reports, what `unfit` measures, and
 whether that agrees. A title leads to its text, with the numbers of every target and their control on unseen
 samples. *good*: SSIM > 0.4 (Gaussian window 11; the papers' code has window 3); *recovered*: above what 1% of
-unseen samples reach. Seconds of an item include the targets and attacks that it shares with others.
+unseen samples reach. Seconds of an item include the targets and attacks that it shares with others. One draw of
+the samples (seed 0): means over three seeds of the main targets are in [results.md](../results.md).
 
 """
 

@@ -101,7 +101,7 @@ SMALL = Scale(
     conv_width=100,
     most_steps=20_000,
     trials=1,
-    iterations=300,
+    iterations=1000,
     values=8,
     inversions=1000,
 )
