@@ -5,7 +5,6 @@ The targets are those of the captions; what is made of them at a smaller scale, 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from unfit.match import GOOD
 from unfit.reproduce import draw
 from unfit.reproduce.haim2022 import MNIST, N500
 from unfit.reproduce.item import Claim, Item, Made, compared, leaks, on_margin, share_good
-from unfit.reproduce.lab import Lab, Setup
+from unfit.reproduce.lab import FULL, Lab, Setup
 
 CLASSES = (2, 3, 4, 5, 10)
 CROSS_ENTROPY = FitSettings(loss="ce")
@@ -41,7 +40,8 @@ SUBMITTED = {  # init 1e-3, as in the first submission
 
 CONV_FIT = FitSettings(weight_decay=1e-3, init=None)
 KERNELS, CHANNELS = (3, 5, 9, 15, 20, 25, 30, 32), (4, 16, 32, 64)
-CONV = {(k, c): Setup(500, arch=f"conv({k},{c})-1000", fit=CONV_FIT, small=40) for k in KERNELS for c in CHANNELS}
+SMALL_GRID = (3, 9, 20, 32), (4, 32)
+CONV = {(k, c): Setup(500, arch=f"conv({k},{c})-1000", fit=CONV_FIT, small=20) for k in KERNELS for c in CHANNELS}
 SHOWN = CONV[3, 32]  # the model of Figs 6 and 16
 
 LARGE_FIT = FitSettings("sgd", "ce", lr=0.1, epochs=300, batch=500)
@@ -214,10 +214,10 @@ def fig15(lab: Lab) -> Made:
 
     Fewer channels leak less; between small kernels and those of the whole image there is a dip.
     """
-    kernels, channels = _few(lab, KERNELS), _few(lab, CHANNELS)
+    kernels, channels = (KERNELS, CHANNELS) if lab.scale is FULL else SMALL_GRID
     audits = {(k, c): lab.audit(CONV[k, c]) for k in kernels for c in channels}
     share = np.array([[share_good(audits[k, c]) for c in channels] for k in kernels])
-    between = share[1:-1].max(0).min() if len(kernels) > 2 else math.nan
+    between = share[1:-1].max(1).min()
     ends = min(share[0].max(), share[-1].max())
     claims = [
         compared(
@@ -237,13 +237,6 @@ def fig15(lab: Lab) -> Made:
     ]
     panels = [(f"k={k}, C={c}", audits[k, c]) for k in kernels for c in channels]
     return Made(draw.scatter(panels, len(channels)), claims)
-
-
-def _few(lab: Lab, values: tuple[int, ...]) -> list[int]:
-    """A grid has as many cells as a curve has points."""
-    most = max(2, math.isqrt(2 * lab.scale.values)) if len(values) > 4 else max(2, lab.scale.values // 4)
-    most = len(values) if lab.scale.name == "full" else min(most, len(values))
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def fig16(lab: Lab) -> Made:

@@ -98,7 +98,7 @@ SMALL = Scale(
     "small",
     {100: 80, 300: 120, 500: 120, 1000: 200, 5000: 300},
     width=1000,
-    conv_width=100,
+    conv_width=200,
     most_steps=20_000,
     trials=1,
     iterations=1000,
