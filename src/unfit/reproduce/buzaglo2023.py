@@ -26,6 +26,9 @@ LOSSES: tuple[Loss, ...] = ("l2", "l2.5", "huber")
 # full batches; with momentum 5,000 steps are a flow time of 10⁴, as in the paper
 MOMENTUM = FitSettings("sgd", weight_decay=7.5e-4, init=None, lr=0.02, epochs=5000, batch=300, momentum=0.99)
 REGRESSION = {loss: Setup(300, fit=replace(MOMENTUM, loss=loss), small=60) for loss in LOSSES}
+REGRESSION["l2.5"] = replace(  # diverges otherwise: far away |r|^2.5 is steeper than r²
+    REGRESSION["l2.5"], fit=replace(MOMENTUM, loss="l2.5", lr=0.01, momentum=0.995)
+)
 
 DECAYS = tuple(float(f"{10**e:.2g}") for e in np.linspace(-4, -1, 12))
 DECAYED = {d: Setup(100, fit=FitSettings(weight_decay=d, init=None), small=40) for d in DECAYS}

@@ -287,6 +287,8 @@ class Lab:
     def _use(self, setup: Setup, run: Path, attack: str | None, result: Audit | None) -> None:
         fitted, made = read_json(run / "fit.json"), self.size(setup)
         seconds = {"training": fitted["seconds"]}
+        if fitted["status"] == "diverged":
+            self._note(f"The training of {describe(made)} diverged; these are the weights before that.")
         found: dict[str, object] = {}
         if result is not None:
             record = result.record
