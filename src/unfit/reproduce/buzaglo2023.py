@@ -30,7 +30,7 @@ REGRESSION["l2.5"] = replace(  # diverges otherwise: far away |r|^2.5 is steeper
     REGRESSION["l2.5"], fit=replace(MOMENTUM, loss="l2.5", lr=0.01, momentum=0.995)
 )
 
-DECAYS = tuple(float(f"{10**e:.2g}") for e in np.linspace(-4, -1, 12))
+DECAYS = tuple(float(f"{10**e:.2g}") for e in np.linspace(-4, -0.6, 12))
 DECAYED = {d: Setup(100, fit=FitSettings(weight_decay=d, init=None), small=40) for d in DECAYS}
 DECAYED10 = {d: Setup(500, classes="all", fit=FitSettings("flow", "ce", d, None), small=40) for d in DECAYS}
 BASELINE = {  # init 1e-4, no weight decay

@@ -42,10 +42,10 @@ def blank(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(rows, columns, squeeze=False).flatten())
 
 
-def picture(axes: Axes, pixels: np.ndarray, title: str) -> None:
+def picture(axes: Axes, pixels: np.ndarray, title: str, pad: float = 4) -> None:
     few = Image.fromarray(pixels).quantize(COLOURS_OF_A_SHEET).convert("RGB")
     axes.imshow(np.asarray(few), interpolation="none")
-    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_title(title, fontsize=9, loc="left", pad=pad)
     axes.set_axis_off()
 
 
@@ -141,12 +141,11 @@ def thresholds(audits: Mapping[str, Audit], columns: int = 20) -> Figure:
         order = similarity.argsort(descending=True)[: max(columns, len(similarity) // 2)]
         chosen = order[np.linspace(0, len(order) - 1, min(columns, len(order))).round().astype(int)]
         images = [tiles(audit.arrays[key][chosen], len(chosen), 1)[0] for key in ("reconstruction", "original")]
-        picture(top, np.concatenate(images), f"{name}: SSIM from the best to the middle; blue: above 0.4")
+        picture(top, np.concatenate(images), f"{name}: SSIM from the best to the middle; blue: above 0.4", 14)
         side = images[0].shape[1] / len(chosen)
         for i, value in enumerate(similarity[chosen].tolist()):
             colour = "#1971c2" if value > GOOD else "#c92a2a"
             top.text((i + 0.5) * side, -1, f"{value:.2f}", ha="center", va="bottom", fontsize=6, color=colour)
-        top.title.set_position((0, 1.12))
         steps = np.linspace(0, 1, 41).tolist()
         for key, words, colour in (
             ("similarity", "members", "#1971c2"),
