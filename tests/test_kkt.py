@@ -345,6 +345,19 @@ def test_faces_come_back_through_a_convolution(conv_run: Path):
     assert record.num_good > 2 * record.num_good_unseen
 
 
+def test_a_kernel_as_large_as_the_inputs_is_a_dense_layer():
+    shape = (3, 8, 8)
+    whole, dense = (parse_architecture(text, shape, 1, "hidden") for text in ("conv(8,30)-20", "30-20"))
+    weights = dict(initialise(whole, None, 0).state_dict())
+    flat = weights | {"layer1.weight": weights["layer1.weight"].flatten(1)}
+    one, other = (read_mixtures(Target(*each)) for each in ((whole, weights), (dense, flat)))
+    assert one.conv is None
+    assert one.shape == other.shape == shape
+    torch.testing.assert_close(one.weight, other.weight)
+    torch.testing.assert_close(one.later, other.later)
+    assert len(attack(Target(whole, weights), "unmix")) == len(attack(Target(dense, flat), "unmix"))
+
+
 def test_kernels_are_enlarged_to_the_inputs(conv_run: Path):
     found = attack(load_target(conv_run), "weights")
     assert found.x.shape == (16, 1, 25, 25)

@@ -64,12 +64,11 @@ class Mixtures:
 
 def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
     """The first dense layer, less that of the base (the weights training started from)."""
-    layers = layers_of(target.net().to(device()).requires_grad_(False))
-    conv = layers[0] if isinstance(layers[0], nn.Conv2d) else None
-    dense, start = _dense(layers), None
+    conv, dense = _layers(target)
+    start = None
     weight, bias = dense[0]
     if base is not None:
-        start = _dense(layers_of(base.net().to(device()).requires_grad_(False)))
+        start = _layers(base)[1]
         weight = weight - start[0][0]
         bias = bias if bias is None or start[0][1] is None else bias - start[0][1]
     shape = target.architecture.input_shape
@@ -79,8 +78,18 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
     return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits, target.sha256, start)
 
 
-def _dense(layers: list[nn.Module]) -> list[tuple[Tensor, Tensor | None]]:
-    return [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
+def _layers(target: Target) -> tuple[nn.Conv2d | None, list[tuple[Tensor, Tensor | None]]]:
+    """The convolution, if there is one, and the dense layers. A kernel as large as the inputs is a dense layer."""
+    layers = layers_of(target.net().to(device()).requires_grad_(False))
+    dense: list[tuple[Tensor, Tensor | None]] = [
+        (layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)
+    ]
+    first = layers[0]
+    if not isinstance(first, nn.Conv2d):
+        return None, dense
+    if first.kernel_size == target.architecture.input_shape[1:]:
+        return None, [(first.weight.flatten(1), first.bias), *dense]
+    return first, dense
 
 
 def rescale(x: Tensor, std: float) -> Tensor:
