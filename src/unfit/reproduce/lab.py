@@ -321,7 +321,7 @@ def describe(setup: Setup) -> str:
     words += [fit.loss] * (fit.loss not in ("logistic", "ce"))
     words += {None: ["standard init"], 1e-4: []}.get(fit.init, [f"init {fit.init}"])
     words += [f"weight decay {fit.weight_decay:.2g}"] * (fit.weight_decay > 0)
-    words += ["mini-batches"] * (fit.method == "sgd")
+    words += ["mini-batches" if fit.batch < setup.n else "full batches"] * (fit.method == "sgd")
     words += [f"{100 * fit.flow_time:.0e} epochs".replace("e+0", "e")] * (fit.flow_time != 1e4)
     return ", ".join(words)
 
