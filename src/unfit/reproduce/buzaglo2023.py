@@ -288,7 +288,11 @@ def fig17(lab: Lab) -> Made:
     Most samples are near the margin; a few dozen come back.
     """
     claims = [leaks(lab.audit(LARGE), "a large training set leaks", "a few dozen good of 5,000")]
-    figure = draw.grid(lab.audits(LARGE))
+    figure, places = draw.blank(2 * len(lab.attacks), 1, 4.4)
+    for (attack, audit), best, spread in zip(lab.audits(LARGE).items(), places[::2], places[1::2], strict=True):
+        draw.pairs_in(best, audit, f"a  {attack}: the best", 15, 3)
+        draw.points(spread, audit)
+        spread.set_title("b  all samples", fontsize=9, loc="left")
     return Made(figure, [*claims, on_margin(lab.audit(LARGE), "large training set")])
 
 
