@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
 
-.PHONY: demo test lint bench schema
+.PHONY: demo test lint bench reproduction schema
 
 demo: $(READY)  ## train a face detector, take its training faces back, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -26,6 +26,12 @@ bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/match.py
 	$(BIN)/python benchmarks/pool.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
+	$(BIN)/python benchmarks/throughput.py runs/throughput
+
+reproduction: $(READY)  ## docs/reproduction, every figure and table at small scale: DATA as above, with mnist in it
+	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force
+	$(BIN)/unfit reproduce all --data-dir "$(DATA)" --out docs/reproduction
 
 schema: $(READY)  ## docs/audit.schema.json, from the code
 	$(BIN)/python -c 'from unfit.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json
