@@ -23,7 +23,7 @@ COLOURS = ("#1971c2", "#d9480f")  # of the two classes; of several only their ma
 ATTACKS = {"auto": "#1971c2", "unmix": "#2b8a3e", "fast": "#d9480f", "paper": "#868e96"}
 WIDTH = 10  # inches
 DPI = 110
-COLOURS_OF_A_SHEET = 128  # a third of the bytes of all, and hardly to be seen
+COLOURS_OF_A_SHEET = 256  # half of the bytes of all, and hardly to be seen
 SHEET_PIXELS = 300_000  # of a gallery; more images than that are shown smaller
 
 
