@@ -114,7 +114,7 @@ def gallery(panels: Mapping[str, Tensor], columns: int) -> Figure:
 def lines(axes: Axes, x: Sequence[float], curves: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> None:
     """A curve for each name; that of unseen samples is dotted."""
     for name, values in curves.items():
-        attack = name.partition(" ")[0]
+        attack = name.partition(",")[0]
         style = ":" if name.endswith("unseen") else "-"
         axes.plot(x, values, style, marker="o", ms=4, color=ATTACKS.get(attack, "#495057"), label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
