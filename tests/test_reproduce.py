@@ -109,6 +109,19 @@ def test_the_papers_sweep_runs_once(data_dir, tmp_path):
     assert [path.stat().st_mtime_ns for path in trials] == before
 
 
+def test_the_papers_sweep_runs_on_a_cluster(data_dir, tmp_path):
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        scale = replace(TINY, trials=2)
+        found = Lab(tmp_path / "cache", scale, ("paper",), data_dir, ray=cluster.address).audit(N50)
+    finally:
+        cluster.shutdown()
+    assert found.record.sweep is not None
+    assert sum(found.record.sweep.num_trials.values()) == 2
+
+
 def test_a_scale_keeps_what_a_caption_says():
     assert FULL.shrunk(N500) == N500
     small = SMALL.shrunk(SGD)

@@ -118,7 +118,7 @@ def make(item: Item, lab: Lab, folder: Path, force: bool = False) -> Results:
             measured=list(lab.used.values()),
             notes=lab.notes,
             seconds=round(max(here, _spent(lab)), 1),
-            machine=f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}",
+            machine=_machine(),
             command=_command(item, lab),
         )
         save(made.figure, partial)
@@ -129,11 +129,15 @@ def make(item: Item, lab: Lab, folder: Path, force: bool = False) -> Results:
 
 def _command(item: Item, lab: Lab) -> str:
     words = ["unfit reproduce", item.name]
-    words += [f"--scale {lab.scale.name}"] * (lab.scale.name != SMALL.name) + [f"--seed {lab.seed}"] * (
-        lab.seed > 0
-    )
+    words += [f"--scale {lab.scale.name}"] * (lab.scale.name != SMALL.name)
+    words += [f"--seed {lab.seed}"] * (lab.seed > 0)
     words += [f"--attack {attack}" for attack in lab.attacks if lab.attacks != ("auto",)]
     return " ".join(words)
+
+
+def _machine() -> str:
+    threads = torch.get_num_threads()
+    return f"{platform.machine()}, {threads} of {os.cpu_count()} cores, PyTorch {torch.__version__}"
 
 
 def _spent(lab: Lab) -> float:

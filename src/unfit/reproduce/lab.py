@@ -274,7 +274,7 @@ class Lab:
         if self.scale.trials == 1:
             settings = PaperSettings(made.score or "auto", m, self.scale.iterations, seed=self.seed)
             return paper(target, settings, progress)
-        folder = self.cache / "sweeps" / name
+        folder = self.cache / "sweeps" / f"{name}-{self.scale.iterations}"
         options = {"score": made.score, "num_candidates": m, "iterations": self.scale.iterations, "ray": self.ray}
         sweep(target, self.scale.trials, folder, "kkt", None, self.seed, progress, solver="paper", **options)  # type: ignore[arg-type]
         return folder
