@@ -365,7 +365,10 @@ def test_a_ray_cluster_loses_a_node_and_no_trial(path, tiny, tmp_path):
         after = read_lines(folder)
         assert sorted(trial.number for trial in after) == list(range(5))
         assert before < 5
-        assert len({trial.node for trial in after[before:]}) == 1
+        assert any(trial.node.endswith(doomed.node_id[:8]) for trial in after)
+        late = [trial.node for trial in after[before:]]
+        assert sum(node != late[-1] for node in late) <= 1  # one may have ended there just before
+        assert not late[-1].endswith(doomed.node_id[:8])
     finally:
         cluster.shutdown()
     sweep(tiny, 5, tmp_path / "here", workers=1, **long)
