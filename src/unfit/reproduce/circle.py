@@ -46,7 +46,8 @@ def by_kinks(target: Target) -> Circle:
 
 def by_paper(target: Target, iterations: int, seed: int, progress: Report = quiet) -> Circle:
     """The paper's: eq. 8 without a prior, small multipliers dropped, then duplicates."""
-    found = paper(target, PaperSettings("auto", NUM_CANDIDATES, iterations, seed=seed), progress)
+    settings = PaperSettings("auto", NUM_CANDIDATES, iterations, sigma=1.0, seed=seed)  # starts among the points
+    found = paper(target, settings, progress)
     strong = large(found.multiplier)
     x = found.x[strong]
     kept = torch.from_numpy(thin(x.double().numpy(), SPACING, NUM_CANDIDATES)).to(x)
