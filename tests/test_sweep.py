@@ -352,26 +352,28 @@ def test_a_ray_cluster_loses_a_node_and_no_trial(path, tiny, tmp_path):
         folder = tmp_path / "sweep"
         arguments = ["--num-candidates", "10", "--iterations", "900", "--ray", cluster.address]
         process = subprocess.Popen(
-            command("sweep", path, "--out", folder, "--trials", 5, *arguments), stdout=subprocess.PIPE, text=True
+            command("sweep", path, "--out", folder, "--trials", 7, *arguments), stdout=subprocess.PIPE, text=True
         )
         wait_for(lambda: (folder / "trials.jsonl").exists() and len({t.node for t in read_lines(folder)}) == 2)
+        own = doomed.node_id[:8]
+        ended = sum(trial.node.endswith(own) for trial in read_lines(folder))
+        # when its next trial has ended, the one after that has just begun
+        wait_for(lambda: sum(trial.node.endswith(own) for trial in read_lines(folder)) > ended)
         wait_for(lambda: read_status(folder).running == 2)
-        time.sleep(0.5)
+        time.sleep(0.2)
         cluster.remove_node(doomed, allow_graceful=False)
         before = len(read_lines(folder))
         out, _ = process.communicate(timeout=90)
         assert process.returncode == 0
-        assert "5 of 5 trials done" in out
+        assert "7 of 7 trials done" in out
         after = read_lines(folder)
-        assert sorted(trial.number for trial in after) == list(range(5))
-        assert before < 5
-        assert any(trial.node.endswith(doomed.node_id[:8]) for trial in after)
-        late = [trial.node for trial in after[before:]]
-        assert sum(node != late[-1] for node in late) <= 1  # one may have ended there just before
-        assert not late[-1].endswith(doomed.node_id[:8])
+        assert sorted(trial.number for trial in after) == list(range(7))
+        assert before < 7
+        assert not any(trial.node.endswith(own) for trial in after[before:])
+        assert len({trial.node for trial in after[before:]}) == 1
     finally:
         cluster.shutdown()
-    sweep(tiny, 5, tmp_path / "here", workers=1, **long)
+    sweep(tiny, 7, tmp_path / "here", workers=1, **long)
     assert tensors(folder) == tensors(tmp_path / "here")
 
 

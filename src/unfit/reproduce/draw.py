@@ -58,11 +58,16 @@ def grid(audits: Mapping[str, Audit], columns: int = 15, rows: int = 3) -> Figur
         good = f"{record.num_good} good, {record.num_good_unseen} on unseen"
         words = f"{title}: the best {shown} of {record.num_samples}; {good}"
         panels[words] = np.asarray(pairs(audit, columns, rows, zoom=1))
-    ratios = [image.shape[0] / image.shape[1] for image in panels.values()]
-    figure = Figure((WIDTH, sum(WIDTH * ratio + 0.4 for ratio in ratios)), layout="constrained")
-    places = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios).flatten()
-    for axes, (title, image) in zip(places, panels.items(), strict=True):
-        picture(axes, image, title)
+    return _stacked(panels)
+
+
+def _stacked(sheets: Mapping[str, np.ndarray]) -> Figure:
+    """Sheets of pictures over the whole width, each under its title."""
+    heights = [WIDTH * sheet.shape[0] / sheet.shape[1] + 0.4 for sheet in sheets.values()]
+    figure = Figure((WIDTH, sum(heights)), layout="constrained")
+    places = figure.subplots(len(sheets), 1, squeeze=False, height_ratios=heights).flatten()
+    for axes, (title, sheet) in zip(places, sheets.items(), strict=True):
+        picture(axes, sheet, title)
     return figure
 
 
@@ -99,16 +104,10 @@ def points(axes: Axes, audit: Audit) -> None:
     axes.yaxis.label.set_fontsize(8)
 
 
-def gallery(panels: Mapping[str, Tensor], columns: int) -> Figure:
+def gallery(images: Tensor, title: str, columns: int) -> Figure:
     """All of these images, each stretched by itself."""
-    small = {title: shrink(stretch(x), len(x), SHEET_PIXELS) for title, x in panels.items()}
-    sheets = {title: np.concatenate(tiles(x, columns, 1)) for title, x in small.items()}
-    heights = [WIDTH * sheet.shape[0] / sheet.shape[1] + 0.4 for sheet in sheets.values()]
-    figure = Figure((WIDTH, sum(heights)), layout="constrained")
-    places = figure.subplots(len(sheets), 1, squeeze=False, height_ratios=heights).flatten()
-    for axes, (title, sheet) in zip(places, sheets.items(), strict=True):
-        picture(axes, sheet, title)
-    return figure
+    small = shrink(stretch(images), len(images), SHEET_PIXELS)
+    return _stacked({title: np.concatenate(tiles(small, columns, 1))})
 
 
 def lines(axes: Axes, x: Sequence[float], curves: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> None:

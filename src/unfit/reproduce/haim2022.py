@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from unfit.attacks.kinks import LIVE
-from unfit.attacks.mixtures import CANDIDATE_STD, rescale
 from unfit.audit import Audit
 from unfit.fit import FitSettings
+from unfit.match import normalise
 from unfit.nets import outputs
 from unfit.reproduce import circle, draw
 from unfit.reproduce.item import Claim, Item, Made, compared, few, leaks, mean_similarity, on_margin, share_good
@@ -137,10 +137,9 @@ def fig4(lab: Lab) -> Made:
     )
     claims.append(leaks(audits["non-homogeneous"], "biases in all hidden layers do no harm", "yes"))
     panels = [
-        (f"{_named(lab, name)} ({attack})", audit)
+        (f"{_named(lab, name)} ({attack})", lab.audit(setup, attack))
         for attack in lab.attacks
         for name, setup in FIG4.items()
-        for audit in [lab.audit(setup, attack)]
     ]
     return Made(draw.scatter(panels), claims)
 
@@ -251,16 +250,14 @@ def _inverted(lab: Lab, setup: Setup, name: str) -> Made:
         ),
     ]
     shown = x[::every][:GALLERY]
-    return Made(draw.gallery({f"{len(shown)} of {len(x)}, lowest output first": shown}, 25), claims)
+    return Made(draw.gallery(shown, f"{len(shown)} of {len(x)}, lowest output first", 25), claims)
 
 
 def _alike(x: Tensor) -> float:
     """The mean correlation of pairs."""
-    flat = x.flatten(1)
-    unit = flat - flat.mean(1, keepdim=True)
-    unit = unit / unit.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    n = len(unit)
-    return float((unit.sum(0).square().sum() - n) / (n * (n - 1)))
+    values = normalise(x.flatten(1))
+    n, d = values.shape
+    return float((values.sum(0).square().sum() / (d - 1) - n) / (n * (n - 1)))
 
 
 def fig14(lab: Lab) -> Made:
@@ -275,10 +272,9 @@ def fig15(lab: Lab) -> Made:
 
 def _weights(lab: Lab, setup: Setup, name: str) -> Made:
     target = lab.target(setup)
-    rows = target.weights["layer1.weight"]
-    images = rescale(rows.view(-1, *target.architecture.input_shape), CANDIDATE_STD)
+    images = target.weights["layer1.weight"].view(-1, *target.architecture.input_shape)
     claim = few(lab.audit(setup, "weights"), f"weights give at most a handful, {name}", "3 or 4", HANDFUL)
-    return Made(draw.gallery({f"the {len(images)} neurons of the first layer": images}, 40), [claim])
+    return Made(draw.gallery(images, f"the {len(images)} neurons of the first layer", 40), [claim])
 
 
 FIG16 = {

@@ -138,7 +138,7 @@ class Lab:
     ray: str | None = None
     seed: int = 0
     progress: Report = quiet
-    used: dict[str, Measured] = field(default_factory=dict)
+    used: dict[tuple[str, str | None], Measured] = field(default_factory=dict)  # by target and attack
     notes: list[str] = field(default_factory=list)
 
     def size(self, setup: Setup) -> Setup:
@@ -295,10 +295,10 @@ class Lab:
             seconds |= record.seconds
             names = ("num_good", "num_good_unseen", "num_recovered", "threshold", "rank")
             found = {name: getattr(record, name) for name in names}
-            self.used.pop(run.name, None)
-        elif any(key.startswith(run.name) for key in self.used):
+            self.used.pop((run.name, None), None)
+        elif any(name == run.name for name, _ in self.used):
             return
-        self.used[f"{run.name}{'-' + attack if attack else ''}"] = Measured(
+        self.used[run.name, attack] = Measured(
             target=describe(made),
             data=fitted["data"].partition(":")[0],
             n=made.n,
