@@ -34,7 +34,7 @@ reproduction: $(READY)  ## docs/reproduction, every figure and table at small sc
 	$(BIN)/unfit reproduce all --data-dir "$(DATA)" --out docs/reproduction
 
 schema: $(READY)  ## docs/audit.schema.json, from the code
-	$(BIN)/python -c 'from unfit.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json
+	$(BIN)/python -c 'from unfit.auditor.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

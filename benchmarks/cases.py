@@ -11,12 +11,12 @@ import torch
 
 from page import SEEDS
 from unfit import Audit, FitSettings, audit_run, fit_run, load_target, read_source
-from unfit.attacks.mixtures import read_mixtures
-from unfit.attacks.solvers import PaperSettings, paper_iterates
-from unfit.calibration import calibrate
-from unfit.files import read_json, write_json
-from unfit.match import GOOD, match
-from unfit.runs import private_set, unseen_set
+from unfit.attacker.attacks.solvers import PaperSettings, paper_iterates
+from unfit.attacker.mixtures import read_mixtures
+from unfit.auditor.calibration import calibrate
+from unfit.auditor.match import GOOD, match
+from unfit.base.files import read_json, write_json
+from unfit.lab.runs import private_set, unseen_set
 
 COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_proven", "num_candidates")
 

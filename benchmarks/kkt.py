@@ -23,15 +23,15 @@ from torch import Tensor
 from cases import Case, measured, run_of
 from page import DOCS, spread, write_section
 from unfit import FitSettings, UnfitError, audit_run, fit_run, load_target, parse_architecture, read_source
-from unfit.attacks.mixtures import read_mixtures
-from unfit.attacks.solvers import FastSettings, PaperSettings, alternate, fast_parts, paper_iterates
-from unfit.files import read_json
-from unfit.match import GOOD, match
-from unfit.nets import initialise
-from unfit.reproduce.circle import NEAR, by_kinks, covered
-from unfit.runs import private_set, unseen_set
-from unfit.samples import Samples
-from unfit.target import Target
+from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, alternate, fast_parts, paper_iterates
+from unfit.attacker.mixtures import read_mixtures
+from unfit.auditor.match import GOOD, match
+from unfit.auditor.samples import Samples
+from unfit.base.files import read_json
+from unfit.base.nets import initialise
+from unfit.base.target import Target
+from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
+from unfit.lab.runs import private_set, unseen_set
 
 WATCHED = [15, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from cases import Case, audited, measured, numbers, run_of
 from page import DOCS, spread, write_section
 from unfit import UnfitError
-from unfit.files import write_json
-from unfit.report.plots import pairs
+from unfit.auditor.report.plots import pairs
+from unfit.base.files import write_json
 
 DECAY = {"init": None, "weight_decay": 1e-3}
 KNOWN = {"init": None}

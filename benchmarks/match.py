@@ -9,8 +9,8 @@ import time
 import torch
 
 from page import rows_of, write_section
-from unfit.match import match
-from unfit.samples import Samples
+from unfit.auditor.match import match
+from unfit.auditor.samples import Samples
 
 CANDIDATES, SAMPLES, SHAPE = 100_000, 5_000, (3, 32, 32)
 CASES = {

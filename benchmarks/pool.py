@@ -13,9 +13,9 @@ import torch
 
 from page import rows_of, write_section
 from unfit import Samples, Target, audit, parse_architecture
-from unfit.attacks import attack
-from unfit.candidates import Candidates, Part, pool, save_candidates
-from unfit.nets import initialise
+from unfit.attacker.attacks import attack
+from unfit.attacker.candidates import Candidates, Part, pool, save_candidates
+from unfit.base.nets import initialise
 
 TRIALS, CANDIDATES, SAMPLES, SHAPE = 100, 1_000, 500, (3, 32, 32)
 CASES = {

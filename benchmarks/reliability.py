@@ -21,10 +21,10 @@ from torch import Tensor
 from cases import Case, run_of
 from page import DOCS, write_section
 from unfit import Candidates, Target, UnfitError, attack, load_target, parse_architecture
-from unfit.match import normalise
-from unfit.nets import initialise
-from unfit.runs import private_set, unseen_set
-from unfit.samples import Samples
+from unfit.auditor.match import normalise
+from unfit.auditor.samples import Samples
+from unfit.base.nets import initialise
+from unfit.lab.runs import private_set, unseen_set
 
 CASES = (
     Case("CIFAR-10 n=100, init 1e-4", "bin100", 100),

@@ -17,9 +17,9 @@ import torch
 
 from page import SEEDS, spread, write_section
 from unfit import FitSettings, UnfitError, fit_run, parse_architecture, read_source
-from unfit.fit import data_loss
-from unfit.nets import initialise
-from unfit.samples import Source, draw
+from unfit.auditor.samples import Source, draw
+from unfit.base.nets import initialise
+from unfit.lab.fit import data_loss
 
 
 @dataclass(frozen=True)

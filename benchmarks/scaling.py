@@ -12,7 +12,7 @@ import torch
 
 from kkt import untrained
 from page import write_section
-from unfit.attacks.solvers import FastSettings, PaperSettings, fast, paper_iterates
+from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, fast, paper_iterates
 
 WAYS = {"one thread": (1, 1), "two threads": (2, 1), "two at a time, one thread each": (1, 2)}
 

@@ -30,9 +30,9 @@ from unfit import (
     parse_architecture,
     read_source,
 )
-from unfit.fit import data_loss
-from unfit.nets import initialise
-from unfit.samples import Samples, Source
+from unfit.auditor.samples import Samples, Source
+from unfit.base.nets import initialise
+from unfit.lab.fit import data_loss
 
 INSIDE, OUTSIDE = ("astronaut", "chelsea", "coffee"), ("rocket", "stereo_motorcycle")
 ADAM_STEPS = 500

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unfit import Audit, FitSettings, audit_run, fit_run, read_source
+from unfit.auditor.report import write_report
 from unfit.cli import main
-from unfit.report import write_report
 
 Run = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit import Audit, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
-from unfit.arrays import as_samples, sample_shape
-from unfit.candidates import Part, pool
-from unfit.nets import Architecture, outputs
-from unfit.pictures import stretch
-from unfit.runs import private_set, unseen_set
+from unfit.attacker.candidates import Part, pool
+from unfit.auditor.arrays import as_samples, sample_shape
+from unfit.base.nets import Architecture, outputs
+from unfit.base.pictures import stretch
+from unfit.lab.runs import private_set, unseen_set
 
 
 class Named(nn.Module):

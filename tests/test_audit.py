@@ -19,11 +19,11 @@ from unfit import (
     load_target,
     read_source,
 )
-from unfit.errors import UnfitError
-from unfit.nets import initialise
-from unfit.record import Policy
-from unfit.runs import audit_run, private_set, unseen_set
-from unfit.verdict import Effort, decide
+from unfit.auditor.record import Policy
+from unfit.auditor.verdict import Effort, decide
+from unfit.base.errors import UnfitError
+from unfit.base.nets import initialise
+from unfit.lab.runs import audit_run, private_set, unseen_set
 
 
 def test_the_face_detector_gives_its_faces_back_and_nothing_else(face_audit: Audit) -> None:

@@ -8,16 +8,16 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from test_peel import trained
-from unfit.attacks import attack
-from unfit.attacks.auto import AutoSettings, auto
-from unfit.attacks.consensus import CONFIDENT, consensus, find_clusters, orient, representative
-from unfit.attacks.mixtures import read_mixtures
-from unfit.errors import UsageError
-from unfit.fit import FitSettings, fit
-from unfit.nets import initialise, parse_architecture
-from unfit.samples import draw
-from unfit.sources import read_source
-from unfit.target import Target
+from unfit.attacker.attacks import attack
+from unfit.attacker.attacks.auto import AutoSettings, auto
+from unfit.attacker.consensus import CONFIDENT, consensus, find_clusters, orient, representative
+from unfit.attacker.mixtures import read_mixtures
+from unfit.auditor.samples import draw
+from unfit.auditor.sources import read_source
+from unfit.base.errors import UsageError
+from unfit.base.nets import initialise, parse_architecture
+from unfit.base.target import Target
+from unfit.lab.fit import FitSettings, fit
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unfit.candidates import load_candidates
+from unfit.attacker.candidates import load_candidates
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -94,7 +94,7 @@ def test_audit_of_a_bare_checkpoint_with_its_data_named(run: Run, face_run: Path
 
 
 def test_audit_of_own_arrays_with_own_unseen_samples(run: Run, face_run: Path, tmp_path: Path) -> None:
-    from unfit.runs import private_set, unseen_set
+    from unfit.lab.runs import private_set, unseen_set
 
     source, private = private_set(face_run, None, None, None)
     unseen = unseen_set(source, private, None, None, 0)

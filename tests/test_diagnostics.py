@@ -14,9 +14,9 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from unfit.diagnostics import _gradient_products, decay_residuals, kkt_residuals, layer_norms
-from unfit.fit import data_loss
-from unfit.nets import Architecture, build, initialise, layers_of, margin, parse_architecture
+from unfit.base.nets import Architecture, build, initialise, layers_of, margin, parse_architecture
+from unfit.lab.diagnostics import _gradient_products, decay_residuals, kkt_residuals, layer_norms
+from unfit.lab.fit import data_loss
 
 SHAPE = (2, 4, 4)
 NETS = [
@@ -276,8 +276,8 @@ def test_a_thousand_samples_and_four_million_parameters_fit_in_two_gigabytes():
     """The Jacobian alone would take 16."""
     code = """
 import resource, torch
-from unfit.diagnostics import kkt_residuals
-from unfit.nets import Architecture, build, initialise, parse_architecture
+from unfit.lab.diagnostics import kkt_residuals
+from unfit.base.nets import Architecture, build, initialise, parse_architecture
 torch.manual_seed(0)
 net = initialise(parse_architecture("1000-1000", (3, 32, 32), 1), None, 0)
 x = torch.randn(1000, 3, 32, 32)

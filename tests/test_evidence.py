@@ -16,15 +16,15 @@ import torch
 from torch import nn
 
 from unfit import Audit, FitSettings, Target, UnfitError, audit, fit_run, load_audit, load_target, read_source
-from unfit.attacks.kkt import check_layers
-from unfit.compare import compare
-from unfit.errors import NotApplicableError
-from unfit.record import Policy, Record
-from unfit.redact import redact
-from unfit.report import write_report
-from unfit.report.junit import junit
-from unfit.runs import audit_run, private_set, repeat_audit, unseen_set
-from unfit.verdict import Effort, decide
+from unfit.attacker.stationarity import check_layers
+from unfit.auditor.compare import compare
+from unfit.auditor.record import Policy, Record
+from unfit.auditor.redact import redact
+from unfit.auditor.report import write_report
+from unfit.auditor.report.junit import junit
+from unfit.auditor.verdict import Effort, decide
+from unfit.base.errors import NotApplicableError
+from unfit.lab.runs import audit_run, private_set, repeat_audit, unseen_set
 
 Run = Callable[..., tuple[int, str, str]]
 SCHEMA = Path(__file__).parents[1] / "docs" / "audit.schema.json"

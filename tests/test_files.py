@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from unfit.errors import UnfitError
-from unfit.files import new_file, new_folder, read_json, write_json
+from unfit.base.errors import UnfitError
+from unfit.base.files import new_file, new_folder, read_json, write_json
 
 HOLDS = ("a.json", "b.json")
 Tree = dict[str, str | None]

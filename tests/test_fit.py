@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from unfit.errors import UsageError
-from unfit.fit import Fit, FitSettings, data_loss, fit
-from unfit.nets import build, initialise, layers_of, margin, outputs, parse_architecture
-from unfit.samples import draw, draw_unseen
-from unfit.sources import read_source
+from unfit.auditor.samples import draw, draw_unseen
+from unfit.auditor.sources import read_source
+from unfit.base.errors import UsageError
+from unfit.base.nets import build, initialise, layers_of, margin, outputs, parse_architecture
+from unfit.lab.fit import Fit, FitSettings, data_loss, fit
 
 Pairs = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 F = torch.nn.functional

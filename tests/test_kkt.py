@@ -12,8 +12,18 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from unfit import FitSettings, UnfitError, attack, audit_run, fit_run, load_target, read_source
-from unfit.attacks.kinks import exact_multipliers, large, meeting_points, thin
-from unfit.attacks.kkt import (
+from unfit.attacker.attacks.solvers import (
+    FastSettings,
+    PaperSettings,
+    count,
+    fast,
+    multipliers,
+    paper,
+    paper_iterates,
+)
+from unfit.attacker.kinks import exact_multipliers, large, meeting_points, thin
+from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.stationarity import (
     Score,
     choose_score,
     dense_layers,
@@ -24,12 +34,10 @@ from unfit.attacks.kkt import (
     stationarity,
     weigh,
 )
-from unfit.attacks.mixtures import read_mixtures
-from unfit.attacks.solvers import FastSettings, PaperSettings, count, fast, multipliers, paper, paper_iterates
-from unfit.errors import UsageError
-from unfit.nets import Architecture, build, initialise, parse_architecture
-from unfit.runs import private_set
-from unfit.target import Target
+from unfit.base.errors import UsageError
+from unfit.base.nets import Architecture, build, initialise, parse_architecture
+from unfit.base.target import Target
+from unfit.lab.runs import private_set
 
 HARD = 1e7  # α of a derivative that is a step for all practical purposes
 

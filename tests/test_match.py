@@ -13,8 +13,8 @@ from scipy.stats import beta
 from skimage.filters import gaussian as gaussian_filter
 from skimage.metrics import _structural_similarity, peak_signal_noise_ratio, structural_similarity
 
-from unfit.calibration import calibrate, chance, interval, roc
-from unfit.match import (
+from unfit.auditor.calibration import calibrate, chance, interval, roc
+from unfit.auditor.match import (
     _distances_to,
     assign,
     in_blocks,
@@ -27,8 +27,8 @@ from unfit.match import (
     ssim_map,
     stretch,
 )
-from unfit.samples import Samples
-from unfit.sources import read_source
+from unfit.auditor.samples import Samples
+from unfit.auditor.sources import read_source
 
 FACES = read_source("faces").train
 
@@ -114,7 +114,7 @@ def test_order_of_candidates_and_chunks_change_nothing(monkeypatch: pytest.Monke
     candidates = torch.randn(30, 1, 25, 25, generator=torch.Generator().manual_seed(1))
     whole = match(candidates, samples, samples.mean)
     assert torch.allclose(match(candidates.flip(0), samples, samples.mean).similarity, whole.similarity, atol=1e-5)
-    monkeypatch.setattr("unfit.match.PAIRS_AT_ONCE", 70)
+    monkeypatch.setattr("unfit.auditor.match.PAIRS_AT_ONCE", 70)
     assert torch.allclose(match(candidates, samples, samples.mean).similarity, whole.similarity, atol=1e-5)
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.errors import UsageError
-from unfit.nets import (
+from unfit.base.errors import UsageError
+from unfit.base.nets import (
     MAX_PARAMETERS,
     Architecture,
     build,

@@ -19,11 +19,22 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from unfit import Audit
-from unfit.pictures import png
-from unfit.record import Baseline, Bin, Control, Parameter, Point, Rate, SampleRecord, Similarity, Sweep, Trial
-from unfit.redact import redact
-from unfit.report import plots
-from unfit.report.page import headline, page
+from unfit.auditor.record import (
+    Baseline,
+    Bin,
+    Control,
+    Parameter,
+    Point,
+    Rate,
+    SampleRecord,
+    Similarity,
+    Sweep,
+    Trial,
+)
+from unfit.auditor.redact import redact
+from unfit.auditor.report import plots
+from unfit.auditor.report.page import headline, page
+from unfit.base.pictures import png
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [

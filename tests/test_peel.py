@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unfit.attacks import attack
-from unfit.attacks.mixtures import read_mixtures
-from unfit.attacks.peel import (
+from unfit.attacker.attacks import attack
+from unfit.attacker.attacks.peel import (
     PeelSettings,
     drop_mixtures,
     find_columns,
@@ -20,14 +19,15 @@ from unfit.attacks.peel import (
     read_change,
     sharpen,
 )
-from unfit.audit import audit
-from unfit.candidates import load_candidates, save_candidates
-from unfit.fit import FitSettings, fit
-from unfit.nets import initialise, parse_architecture
-from unfit.report.page import page
-from unfit.samples import Samples, draw, draw_unseen
-from unfit.sources import read_source
-from unfit.target import Target
+from unfit.attacker.candidates import load_candidates, save_candidates
+from unfit.attacker.mixtures import read_mixtures
+from unfit.auditor.audit import audit
+from unfit.auditor.report.page import page
+from unfit.auditor.samples import Samples, draw, draw_unseen
+from unfit.auditor.sources import read_source
+from unfit.base.nets import initialise, parse_architecture
+from unfit.base.target import Target
+from unfit.lab.fit import FitSettings, fit
 
 
 @cache

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from unfit import Audit, Candidates, Samples, Target, UnfitError, attack, audit, load_target
-from unfit.attacks.unmix import UnmixSettings, unmix
-from unfit.candidates import load_candidates, save_candidates
-from unfit.errors import UsageError
-from unfit.match import Blocks, match
-from unfit.pool import SAME, attack_pool, find_copies, given_pool, sketch
-from unfit.runs import audit_run, private_set, repeat_audit, unseen_set
+from unfit.attacker.attacks.unmix import UnmixSettings, unmix
+from unfit.attacker.candidates import load_candidates, save_candidates
+from unfit.auditor.match import Blocks, match
+from unfit.auditor.pool import SAME, attack_pool, find_copies, given_pool, sketch
+from unfit.base.errors import UsageError
+from unfit.lab.runs import audit_run, private_set, repeat_audit, unseen_set
 
 Run = Callable[..., tuple[int, str, str]]
 SETTINGS = [(0.06, 0), (1.0, 1), (0.12, 1), (0.85, 0), (0.3, 0), (0.6, 2)]  # rank and seed of each trial

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from unfit import FitSettings, Preflight, Target, attack, fit_run, load_base, load_target, preflight, read_source
-from unfit.attacks.mixtures import read_mixtures
-from unfit.nets import initialise, parse_architecture
-from unfit.preflight import not_covered, preflight_file
-from unfit.report.terminal import duration, show
+from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.preflight import not_covered, preflight_file
+from unfit.auditor.report.terminal import duration, show
+from unfit.base.nets import initialise, parse_architecture
 
 Run = Callable[..., tuple[int, str, str]]
 

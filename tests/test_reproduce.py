@@ -19,13 +19,13 @@ import torch
 from PIL import Image
 
 from unfit import Audit, UnfitError, read_source
-from unfit.files import read_as
-from unfit.fit import FitSettings
-from unfit.reproduce.catalogue import ITEMS, chosen
-from unfit.reproduce.haim2022 import N50, N500, SGD
-from unfit.reproduce.index import write_index
-from unfit.reproduce.item import FILES, Results, few, leaks, make, on_margin
-from unfit.reproduce.lab import FULL, SMALL, Lab, Scale, Setup, describe
+from unfit.base.files import read_as
+from unfit.lab.fit import FitSettings
+from unfit.lab.reproduce.catalogue import ITEMS, chosen
+from unfit.lab.reproduce.haim2022 import N50, N500, SGD
+from unfit.lab.reproduce.index import write_index
+from unfit.lab.reproduce.item import FILES, Results, few, leaks, make, on_margin
+from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Scale, Setup, describe
 
 TINY = Scale("tiny", {}, 40, 10, 60, trials=1, iterations=2, values=3, inversions=20, most_samples=20)
 DOCS = Path(__file__).parents[1] / "docs" / "reproduction"

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from unfit.errors import UnfitError, UsageError
-from unfit.samples import Part, Samples, draw, draw_unseen
-from unfit.sources import read_source
+from unfit.auditor.samples import Part, Samples, draw, draw_unseen
+from unfit.auditor.sources import read_source
+from unfit.base.errors import UnfitError, UsageError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 RNG = np.random.default_rng(0)
@@ -201,7 +201,7 @@ def test_circle_points_are_equally_spaced_with_alternating_labels():
 
 def test_importing_costs_no_scientific_packages():
     heavy = "{'pandas', 'sklearn', 'skimage', 'mlxtend'}"
-    code = f"import sys, unfit.sources; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, unfit.auditor.sources; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 

@@ -18,14 +18,14 @@ import torch
 from safetensors.torch import save_file
 
 from unfit import load_target, sweep
-from unfit.attacks.mixtures import read_mixtures
-from unfit.attacks.solvers import PaperSettings, run_paper
-from unfit.candidates import load_candidates
-from unfit.errors import UnfitError, UsageError
-from unfit.study import open_books, read_lines, read_status
-from unfit.sweep import make_plan
-from unfit.target import Target
-from unfit.trials import B23, H22, H22_INVERSION, Choice, Job, Range, draw
+from unfit.attacker.attacks.solvers import PaperSettings, run_paper
+from unfit.attacker.candidates import load_candidates
+from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.sweep.run import make_plan
+from unfit.attacker.sweep.study import open_books, read_lines, read_status
+from unfit.attacker.sweep.trials import B23, H22, H22_INVERSION, Choice, Job, Range, draw
+from unfit.base.errors import UnfitError, UsageError
+from unfit.base.target import Target
 
 SHORT = {"num_candidates": 10, "iterations": 300}  # of the papers' solver: a trial takes half a second
 ARGUMENTS = ["--num-candidates", "10", "--iterations", "300"]

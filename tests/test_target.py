@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from unfit.errors import UnfitError
-from unfit.files import write_json
-from unfit.nets import MAX_PARAMETERS, Architecture, initialise, parse_architecture
-from unfit.target import NotPlainError, Target, load_base, load_target, save_target, save_weights
+from unfit.base.errors import UnfitError
+from unfit.base.files import write_json
+from unfit.base.nets import MAX_PARAMETERS, Architecture, initialise, parse_architecture
+from unfit.base.target import NotPlainError, Target, load_base, load_target, save_target, save_weights
 
 Weights = dict[str, Tensor]
 

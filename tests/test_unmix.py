@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from functools import cache
-from importlib.util import find_spec, resolve_name
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,18 +13,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unfit.attacks import attack
-from unfit.attacks.ica import edge_groups, separate
-from unfit.attacks.mixtures import CANDIDATE_STD
-from unfit.attacks.span import noise_level, read_span, visible_num_samples
-from unfit.attacks.unmix import UnmixSettings, unmix
-from unfit.candidates import Candidates, Part, load_candidates, pool, save_candidates
-from unfit.errors import UnfitError
-from unfit.fit import FitSettings, fit
-from unfit.nets import Architecture, initialise, parse_architecture
-from unfit.samples import draw, draw_unseen
-from unfit.sources import read_source
-from unfit.target import Target
+from unfit.attacker.attacks import attack
+from unfit.attacker.attacks.unmix import UnmixSettings, unmix
+from unfit.attacker.candidates import Candidates, Part, load_candidates, pool, save_candidates
+from unfit.attacker.ica import edge_groups, separate
+from unfit.attacker.mixtures import CANDIDATE_STD
+from unfit.attacker.span import noise_level, read_span, visible_num_samples
+from unfit.auditor.samples import draw, draw_unseen
+from unfit.auditor.sources import read_source
+from unfit.base.errors import UnfitError
+from unfit.base.nets import Architecture, initialise, parse_architecture
+from unfit.base.target import Target
+from unfit.lab.fit import FitSettings, fit
 
 RUNS = [("root", True), ("log", True), ("root", False)]
 
@@ -430,69 +427,3 @@ def test_files_that_hold_no_candidates_are_refused(tmp_path, tensors, metadata):
 def test_missing_candidates_are_told(tmp_path):
     with pytest.raises(UnfitError, match=r"none.safetensors: not a file of candidates .*No such file"):
         load_candidates(tmp_path / "none.safetensors")
-
-
-# The wall: nothing on the attacker's side can see data -----------------------------------------------------
-
-AUDITORS = {f"unfit.{name}" for name in ("samples", "sources", "fit", "diagnostics", "match", "audit", "runs")}
-
-
-@cache
-def imports(module: str) -> frozenset[str]:
-    """The modules of this project that a module's source imports, anywhere in it."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    package = module if spec.submodule_search_locations else module.rpartition(".")[0]
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            source = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
-            found |= {source} | {f"{source}.{alias.name}" for alias in node.names if is_module(source, alias.name)}
-        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
-            raise AssertionError(f"{module} imports in a way that cannot be followed: {ast.unparse(node)}")
-    return frozenset(name for name in found if name.split(".")[0] == "unfit")
-
-
-def is_module(package: str, name: str) -> bool:
-    if package.split(".")[0] != "unfit":
-        return False
-    spec = find_spec(package)
-    folders = (spec and spec.submodule_search_locations) or []
-    return any((Path(folder) / f"{name}.py").exists() or (Path(folder) / name).is_dir() for folder in folders)
-
-
-def reachable(module: str) -> set[str]:
-    """What importing a module brings along, but for the package itself, whose __init__ names everything."""
-    seen: set[str] = set()
-    todo = [module]
-    while todo:
-        name = todo.pop()
-        if name not in seen:
-            seen.add(name)
-            todo += imports(name)
-    return seen
-
-
-def test_the_walk_follows_imports():
-    assert {"unfit.diagnostics", "unfit.nets", "unfit.errors"} <= reachable("unfit.fit")
-    assert {"unfit.samples", "unfit.errors"} <= reachable("unfit.sources")
-    assert reachable("unfit") >= AUDITORS - {"unfit.diagnostics"}
-
-
-def attackers() -> list[str]:
-    folder = Path(find_spec("unfit.attacks").submodule_search_locations[0])
-    files = sorted(folder.rglob("*.py"))
-    inside = [".".join(file.relative_to(folder).with_suffix("").parts) for file in files]
-    sweeps = ["unfit.sweep", "unfit.trials", "unfit.study", "unfit.cluster", "unfit.tracking"]
-    outside = ["unfit.target", "unfit.modules", "unfit.candidates", "unfit.preflight", "unfit.attacks", *sweeps]
-    return outside + [f"unfit.attacks.{name}" for name in inside if not name.endswith("__init__")]
-
-
-@pytest.mark.parametrize("module", attackers())
-def test_nothing_on_the_attackers_side_imports_what_holds_data(module):
-    found = reachable(module)
-    assert not found & AUDITORS
-    assert "unfit" not in found  # which names all of them

@@ -1,6 +1,8 @@
 """unfit, the inverse of fit: training samples from the weights of a trained classifier."""
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 # Before PyTorch is loaded. Threads that spin while they wait make a machine with other work many times slower;
 # those that sleep at once are woken thousands of times a second. A thousand turns, some microseconds, are near the
@@ -9,46 +11,82 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-from unfit.attacks import attack
-from unfit.audit import Audit, audit, load_audit
-from unfit.candidates import Candidates
-from unfit.errors import UnfitError
-from unfit.fit import FitSettings, fit
-from unfit.modules import as_target
-from unfit.nets import Architecture, parse_architecture
-from unfit.preflight import Preflight, preflight
-from unfit.record import Policy
-from unfit.runs import audit_run, fit_run
-from unfit.samples import Samples, draw, draw_unseen
-from unfit.sources import read_source
-from unfit.sweep import sweep
-from unfit.target import Target, load_base, load_target
+if TYPE_CHECKING:
+    from unfit.attacker.attacks import attack as attack
+    from unfit.attacker.candidates import Candidates as Candidates
+    from unfit.attacker.preflight import Preflight as Preflight
+    from unfit.attacker.preflight import preflight as preflight
+    from unfit.attacker.sweep.run import sweep as sweep
+    from unfit.auditor.audit import Audit as Audit
+    from unfit.auditor.audit import audit as audit
+    from unfit.auditor.audit import load_audit as load_audit
+    from unfit.auditor.record import Policy as Policy
+    from unfit.auditor.samples import Samples as Samples
+    from unfit.auditor.samples import draw as draw
+    from unfit.auditor.samples import draw_unseen as draw_unseen
+    from unfit.auditor.sources import read_source as read_source
+    from unfit.base.errors import UnfitError as UnfitError
+    from unfit.base.modules import as_target as as_target
+    from unfit.base.nets import Architecture as Architecture
+    from unfit.base.nets import parse_architecture as parse_architecture
+    from unfit.base.target import Target as Target
+    from unfit.base.target import load_base as load_base
+    from unfit.base.target import load_target as load_target
+    from unfit.lab.fit import FitSettings as FitSettings
+    from unfit.lab.fit import fit as fit
+    from unfit.lab.runs import audit_run as audit_run
+    from unfit.lab.runs import fit_run as fit_run
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Architecture",
-    "Audit",
-    "Candidates",
-    "FitSettings",
-    "Policy",
-    "Preflight",
-    "Samples",
-    "Target",
-    "UnfitError",
-    "as_target",
-    "attack",
-    "audit",
-    "audit_run",
-    "draw",
-    "draw_unseen",
-    "fit",
-    "fit_run",
-    "load_audit",
-    "load_base",
-    "load_target",
-    "parse_architecture",
-    "preflight",
-    "read_source",
-    "sweep",
-]
+_PUBLIC = {  # module: what it gives the package; loaded when it is first asked for, since PyTorch takes seconds
+    "unfit.attacker.attacks": ("attack",),
+    "unfit.attacker.candidates": ("Candidates",),
+    "unfit.attacker.preflight": (
+        "Preflight",
+        "preflight",
+    ),
+    "unfit.attacker.sweep.run": ("sweep",),
+    "unfit.auditor.audit": (
+        "Audit",
+        "audit",
+        "load_audit",
+    ),
+    "unfit.auditor.record": ("Policy",),
+    "unfit.auditor.samples": (
+        "Samples",
+        "draw",
+        "draw_unseen",
+    ),
+    "unfit.auditor.sources": ("read_source",),
+    "unfit.base.errors": ("UnfitError",),
+    "unfit.base.modules": ("as_target",),
+    "unfit.base.nets": (
+        "Architecture",
+        "parse_architecture",
+    ),
+    "unfit.base.target": (
+        "Target",
+        "load_base",
+        "load_target",
+    ),
+    "unfit.lab.fit": (
+        "FitSettings",
+        "fit",
+    ),
+    "unfit.lab.runs": (
+        "audit_run",
+        "fit_run",
+    ),
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'unfit' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

@@ -13,30 +13,30 @@ from rich.console import Console
 from rich.text import Text
 
 from unfit import __version__
-from unfit.attacks import Method as AttackMethod
-from unfit.attacks import Score, Solver
-from unfit.attacks import attack as run_attack
-from unfit.attacks.consensus import CONFIDENT
-from unfit.audit import Audit, load_audit, load_record
-from unfit.candidates import save_candidates
-from unfit.compare import compare
-from unfit.errors import UnfitError, UsageError, unknown
-from unfit.files import as_json as json_text
-from unfit.files import new_file, new_folder
-from unfit.fit import FitSettings, Loss, Method
-from unfit.preflight import preflight_file
-from unfit.progress import bar
-from unfit.record import Policy
-from unfit.redact import redact
-from unfit.report import write_report
-from unfit.report.junit import junit
-from unfit.report.terminal import duration, show
-from unfit.runs import RUN_FILES, audit_run, fit_run, repeat_audit
-from unfit.sources import read_source
-from unfit.sweep import sweep as run_sweep
-from unfit.target import load_base, load_target
-from unfit.trials import Method as SweepMethod
-from unfit.trials import Sampler
+from unfit.attacker.attacks import Method as AttackMethod
+from unfit.attacker.attacks import Score, Solver
+from unfit.attacker.attacks import attack as run_attack
+from unfit.attacker.candidates import save_candidates
+from unfit.attacker.consensus import CONFIDENT
+from unfit.attacker.preflight import preflight_file
+from unfit.attacker.sweep.run import sweep as run_sweep
+from unfit.attacker.sweep.trials import Method as SweepMethod
+from unfit.attacker.sweep.trials import Sampler
+from unfit.auditor.audit import Audit, load_audit, load_record
+from unfit.auditor.compare import compare
+from unfit.auditor.record import Policy
+from unfit.auditor.redact import redact
+from unfit.auditor.report import write_report
+from unfit.auditor.report.junit import junit
+from unfit.auditor.report.terminal import duration, show
+from unfit.auditor.sources import read_source
+from unfit.base.errors import UnfitError, UsageError, unknown
+from unfit.base.files import as_json as json_text
+from unfit.base.files import new_file, new_folder
+from unfit.base.progress import bar
+from unfit.base.target import load_base, load_target
+from unfit.lab.fit import FitSettings, Loss, Method
+from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 
@@ -443,10 +443,10 @@ def reproduce(
     force: Force = False,
 ) -> int:
     """Reproduce a figure or a table of the papers. Killed, the same command goes on where it was."""
-    from unfit.reproduce.catalogue import ITEMS, chosen  # Matplotlib: no other command needs it
-    from unfit.reproduce.index import write_index
-    from unfit.reproduce.item import make
-    from unfit.reproduce.lab import ATTACKS, SCALES, Lab
+    from unfit.lab.reproduce.catalogue import ITEMS, chosen  # Matplotlib: no other command needs it
+    from unfit.lab.reproduce.index import write_index
+    from unfit.lab.reproduce.item import make
+    from unfit.lab.reproduce.lab import ATTACKS, SCALES, Lab
 
     named = tuple(dict.fromkeys(attacks or ("auto",)))
     if strangers := [each for each in named if each not in ATTACKS]:
@@ -499,7 +499,11 @@ def _given(context: typer.Context) -> set[str]:
 
 
 def _say_status(folder: Path) -> None:
-    from unfit.study import AGAIN, read_plan, read_status  # Optuna: slow to import, and no other command needs it
+    from unfit.attacker.sweep.study import (  # Optuna: slow to import, and no other command needs it
+        AGAIN,
+        read_plan,
+        read_status,
+    )
 
     plan, status = read_plan(folder), read_status(folder)
     solver = f" ({plan.solver})" if plan.solver else ""

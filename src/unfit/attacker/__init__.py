@@ -1,0 +1,1 @@
+"""The attacker's side: weights in, candidates out. Nothing here sees training data."""

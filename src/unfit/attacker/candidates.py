@@ -1,0 +1,135 @@
+"""Unverified guesses at training samples, and where each came from. The attacker's side: no data here."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unfit.base.errors import UnfitError, UsageError
+from unfit.base.pictures import embedded, stretch, tiles
+
+TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
+SHOWN, SHOWN_ACROSS = 45, 15  # pictures in a notebook
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """m guesses of the inputs as the net sees them (mean subtracted).
+
+    `attack` says what made them (method, settings, seed); `facts` is what was read off the weights on the way.
+    """
+
+    x: Tensor  # (m, *shape)
+    origin: Tensor  # (m,): the run each came from, a position in `origins`
+    origins: tuple[str, ...]
+    label: Tensor  # (m,): the class the attack takes each for, −1 where it does not say
+    multiplier: Tensor  # (m,): λ, how much of the weights each explains, 0 where it was not estimated
+    proven: Tensor  # (m,), bool: has a certificate that needs no data
+    confidence: Tensor  # (m,): probability of being a training sample, 0 where it was not estimated
+    attack: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def images(self) -> Tensor:
+        """As pictures: (m, c, h, w), each stretched to [0, 1]."""
+        if self.x.ndim != 4:
+            raise UnfitError(f"candidates of shape {tuple(self.x.shape[1:])} are no pictures: see x")
+        return stretch(self.x)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what there is, and the first pictures."""
+        sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
+        words = f"<p>{len(self)} candidates{sure} ({self.attack.get('method', 'unknown')})</p>"
+        if self.x.ndim != 4 or not len(self):
+            return words
+        rows = tiles(self.images()[:SHOWN], min(len(self), SHOWN_ACROSS), zoom=2)
+        return f'{words}<img alt="the first candidates" src="{embedded(Image.fromarray(np.concatenate(rows)))}">'
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The guesses of one run."""
+
+    name: str
+    x: Tensor
+    label: Tensor | None = None
+    multiplier: Tensor | None = None
+    proven: Tensor | None = None
+    confidence: Tensor | None = None
+    loss: float | None = None  # what the run itself made small; runs of one kind can be compared by it
+    finished: float = field(default_factory=time.perf_counter)
+
+
+def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
+    """The guesses of several runs as one list; `facts` gain how many seconds after the start each was finished."""
+    began = time.perf_counter() - facts["seconds"]
+    facts = facts | {"finished": [round(max(0.0, part.finished - began), 3) for part in parts]}
+    x = torch.cat([part.x for part in parts])
+    sizes = torch.tensor([len(part.x) for part in parts])
+    origin = torch.repeat_interleave(torch.arange(len(parts)), sizes)
+    label, multiplier, proven, confidence = (
+        torch.cat([_given(getattr(part, name), len(part.x), unknown) for part in parts])
+        for name, unknown in (("label", -1), ("multiplier", 0.0), ("proven", False), ("confidence", 0.0))
+    )
+    names = tuple(part.name for part in parts)
+    return Candidates(x, origin, names, label, multiplier, proven, confidence, attack, facts)
+
+
+def _given(values: Tensor | None, num: int, unknown: float) -> Tensor:
+    return torch.full((num,), unknown) if values is None else values
+
+
+def share_out(asked: int | None, default: int, classes: int) -> int:
+    """How many candidates: as asked for, or about the default; equally many of each class."""
+    if asked is None:
+        return max(2, math.ceil(default / classes)) * classes
+    if asked < 1 or asked % classes:
+        raise UsageError(
+            f"{asked} candidates cannot be shared out to {classes} classes; give a positive multiple of {classes}"
+        )
+    return asked
+
+
+def describe(method: str, settings: Any = None, base: bool = False, **more: str) -> dict[str, Any]:
+    """What made the candidates; `settings` is a dataclass with a seed, or None where there is nothing to set."""
+    plain = json.loads(json.dumps(asdict(settings))) if settings else {}  # tuples become lists, as when read back
+    return {"method": method, **more, "settings": plain, "seed": plain.get("seed", 0), "base": base}
+
+
+def save_candidates(candidates: Candidates, path: Path) -> None:
+    """One safetensors file: the tensors, and the rest as JSON in its header."""
+    about = {"origins": candidates.origins, "attack": candidates.attack, "facts": candidates.facts}
+    tensors = {name: getattr(candidates, name).contiguous() for name in TENSORS}
+    try:
+        save_file(tensors, path, metadata={"unfit": json.dumps(about, allow_nan=False)})
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(str(error)) from error
+
+
+def load_candidates(path: Path) -> Candidates:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["unfit"])
+            tensors = {name: file.get_tensor(name) for name in TENSORS}
+            origins = tuple(about["origins"])
+        known = set(tensors["origin"].tolist()) <= set(range(len(origins)))
+        if len({len(tensor) for tensor in tensors.values()}) > 1 or not known:
+            raise ValueError("its candidates and their origins do not fit together")
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise ValueError("some candidates are not finite")
+        return Candidates(origins=origins, **tensors, attack=about["attack"], facts=about["facts"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise UnfitError(f"{path}: not a file of candidates ({error}); make one with `unfit attack`") from error

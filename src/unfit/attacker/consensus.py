@@ -1,0 +1,113 @@
+"""What several runs agree on is true: one candidate for each thing they found, with a confidence, sign and label.
+
+Nothing here sees data: the evidence is how many runs found it, and how the network itself takes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from unfit.attacker.attacks.unmix import tellable
+from unfit.attacker.candidates import Part
+from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
+from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
+
+ALIKE = 0.7  # |correlation| of two candidates that are the same thing
+MOST = 8000  # candidates compared with each other
+RELIABILITY = (-1.8, 5.35, -8.0)  # see `reliability`; docs/research/unmixing.md has the measurements
+ROOMY = 0.5  # of the sources that edges can tell apart: with more, runs also agree on what is not there
+CONFIDENT = 0.9
+RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal
+SMOOTH = 50.0  # slope of the gates
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Candidates that are the same thing up to sign: who is in it, with which sign, and how many runs found it."""
+
+    members: Tensor
+    signs: Tensor
+    num_runs: int
+
+
+def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
+    """One oriented candidate for each cluster that at least two runs found, most confident first.
+
+    runs: for each run its maps (m, d), in either sign.
+    """
+    maps = torch.cat(runs)[:MOST].to(mixtures.weight)
+    origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST].to(maps.device)
+    unit = F.normalize(maps, dim=1)
+    clusters = [cluster for cluster in find_clusters(unit, origin) if cluster.num_runs > 1]
+    if not clusters:
+        return None
+    found = torch.stack([representative(unit, cluster) for cluster in clusters])
+    share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters])
+    maps, label = orient(rescale(found, TYPICAL_STD), mixtures)
+    confidence = reliability(share, mixtures.span.rank / tellable(mixtures.shape))
+    order = confidence.argsort(descending=True, stable=True)
+    x = rescale(mixtures.inputs(maps[order.to(maps.device)]), CANDIDATE_STD).cpu()
+    return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
+
+
+def reliability(share: Tensor, crowding: float) -> Tensor:
+    """How likely it is true what this share of the runs found, with so many of the sources that edges can tell."""
+    a, b, c = RELIABILITY
+    return torch.sigmoid(a + b * share + c * max(0.0, crowding - ROOMY))
+
+
+def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
+    """Greedy: what most runs have found first; each candidate is in one cluster."""
+    cosine = unit @ unit.T
+    near = cosine.abs() > ALIKE
+    runs = (near.float() @ F.one_hot(origin).float() > 0).sum(1)
+    free = torch.ones(len(unit), dtype=torch.bool, device=unit.device)
+    clusters = []
+    for i in runs.argsort(descending=True, stable=True).tolist():
+        if free[i]:
+            members = (near[i] & free).nonzero()[:, 0]
+            free[members] = False
+            clusters.append(Cluster(members, cosine[i, members].sign(), len(origin[members].unique())))
+    return clusters
+
+
+def representative(unit: Tensor, cluster: Cluster) -> Tensor:
+    """The member nearest to the mean of all. The mean itself is smoother, and so more like samples never seen."""
+    members = unit[cluster.members] * cluster.signs[:, None]
+    return members[(members @ members.mean(0)).argmax()]
+
+
+def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+    """Each candidate with the sign that the network finds more plausible, and its label.
+
+    The columns α of all candidates together come from least squares on W1. Evidence for a sign: α is along the KKT
+    direction of the candidate's own label, and the bias b1 = Σ α_i has α with a positive weight.
+    """
+    layers: Layers = [mixtures.gates, *mixtures.later]
+    gram = x @ x.T
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
+    columns = torch.linalg.solve(gram, x @ mixtures.weight.T)  # (c, w)
+    unit = F.normalize(columns, dim=1)
+    (plus, label), (minus, other) = (_agreement(layers, sign * x, sign * unit) for sign in (1.0, -1.0))
+    evidence = _standard(torch.atanh(plus) - torch.atanh(minus))
+    if mixtures.bias is not None:
+        weight = torch.linalg.lstsq(columns.T, mixtures.bias[:, None]).solution[:, 0]
+        evidence = evidence + _standard(weight * columns.norm(dim=1)) / 2
+    right = evidence >= 0
+    return torch.where(right[:, None], x, -x), torch.where(right, label, other)
+
+
+def _agreement(layers: Layers, x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine of each column with the KKT direction of its candidate, labelled as the network labels it."""
+    phi = forward(layers, x, SMOOTH)[2]
+    label = predicted(phi)
+    signals = candidate_signals(layers, x, label, choose_score("auto", phi.shape[1]), SMOOTH)[:, 0]
+    return F.cosine_similarity(signals, columns).clamp(-0.999, 0.999), label
+
+
+def _standard(evidence: Tensor) -> Tensor:
+    return (evidence / evidence.square().mean().sqrt().clamp_min(1e-12)).clamp(-2, 2)

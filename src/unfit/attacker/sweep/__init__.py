@@ -1,0 +1,1 @@
+"""Many attacks with sampled settings, resumable, here or on a cluster."""

@@ -1,0 +1,167 @@
+"""Where the trials of a sweep run: in this process, in several on this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from unfit.attacker.sweep.trials import HERE, Job, Outcome, Values, versions
+from unfit.base.errors import UnfitError, UsageError
+
+Submit = Callable[[int, Values], "Future[Outcome]"]
+Place = tuple[Submit, Callable[[], int]]
+"""A function that runs a trial, and one that says how many may run at once now."""
+PATIENCE = 10  # seconds that an address is given to answer
+RETRIES = 20  # of a trial whose node was lost
+
+_job: Job  # of a worker process
+
+
+@contextmanager
+def in_this_process(job: Job) -> Iterator[Place]:
+    """One trial after the other."""
+
+    def submit(number: int, values: Values) -> Future[Outcome]:
+        future: Future[Outcome] = Future()
+        future.set_result(job.run(number, values))
+        return future
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(job.threads)
+    try:
+        yield submit, lambda: 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def in_processes(job: Job, workers: int) -> Iterator[Place]:
+    """Several processes, which end at once when this one leaves or is killed."""
+    spawn = multiprocessing.get_context("spawn")
+    theirs, ours = spawn.Pipe(duplex=False)
+    # pickled here: multiprocessing would put the weights into shared memory, of which containers have little
+    pool = ProcessPoolExecutor(workers, spawn, _become_worker, (pickle.dumps(job), theirs))
+    try:
+        yield lambda number, values: pool.submit(_run_here, number, values), lambda: workers
+    finally:
+        ours.close()
+        pool.shutdown(cancel_futures=True)
+        theirs.close()
+
+
+def _become_worker(job: bytes, lifeline: Connection) -> None:
+    global _job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    threading.Thread(target=_live_as_long_as, args=(lifeline,), daemon=True).start()
+    _job = pickle.loads(job)
+    torch.set_num_threads(_job.threads)
+
+
+def _live_as_long_as(lifeline: Connection) -> None:
+    lifeline.poll(None)  # nothing is ever sent: this ends when the other end is closed
+    os._exit(1)
+
+
+def _run_here(number: int, values: Values) -> Outcome:
+    return _job.run(number, values)
+
+
+@contextmanager
+def on_ray(job: Job, address: str, gpus: float, workers: int | None) -> Iterator[Place]:
+    """Tasks on a cluster, by default as many as it has room for; those of a lost node are run again on others."""
+    ray = _ray()
+    own = not ray.is_initialized()
+    if own:
+        _connect(ray, address)
+    try:
+        shared = ray.put(job)  # once: the nodes hand it on to each other
+        task = ray.remote(num_cpus=job.threads, num_gpus=gpus, max_retries=RETRIES)(_run_on_ray)
+
+        def submit(number: int, values: Values) -> Future[Outcome]:
+            outcome: Future[Outcome] = Future()
+            done = task.remote([shared], number, values).future()  # not `shared`: Ray would unpack it each time
+            done.add_done_callback(lambda future: _hand_on(future, outcome, number))
+            return outcome
+
+        def room() -> int:
+            there = ray.cluster_resources()
+            by_gpu = [there.get("GPU", 0) / gpus] if gpus else []
+            return max(1, int(min([there.get("CPU", 0) / job.threads, *by_gpu])))
+
+        yield submit, (lambda: workers) if workers else room
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise UnfitError("--ray needs Ray: pip install 'unfit[cluster]'") from error
+    return ray
+
+
+def _connect(ray: Any, address: str) -> None:
+    if address != "auto":
+        check_reachable(address, "Ray cluster")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise UnfitError(f"no Ray cluster at {address}: {str(error).splitlines()[0][:300]}") from error
+
+
+def check_reachable(address: str, what: str) -> None:
+    """Libraries try for minutes; nobody should wait so long for a mistyped name."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        host, port = None, None
+    if not host or not port:
+        raise UsageError(f"{address!r} is no address of a {what}; give HOST:PORT")
+    try:
+        socket.create_connection((host, port), timeout=PATIENCE).close()
+    except OSError as error:
+        raise UnfitError(f"no {what} answers at {address}: {error.strerror or error}") from error
+
+
+def _hand_on(done: Future[Outcome], outcome: Future[Outcome], number: int) -> None:
+    """What Ray says of a trial, in this project's words."""
+    error = done.exception()
+    if error is None:
+        outcome.set_result(done.result())
+    elif isinstance(error, UnfitError):
+        outcome.set_exception(error)
+    else:
+        outcome.set_exception(UnfitError(f"Ray could not run trial {number}: {str(error).splitlines()[-1][:300]}"))
+
+
+def _run_on_ray(shared: list[Any], number: int, values: Values) -> Outcome:
+    ray = _ray()
+    job = _fetched(shared[0])
+    torch.set_num_threads(job.threads)
+    node = f"{ray.util.get_node_ip_address()} {ray.get_runtime_context().get_node_id()[:8]}"
+    return job.run(number, values, node)
+
+
+@lru_cache(maxsize=1)
+def _fetched(shared: Any) -> Job:
+    """Once in each worker of the cluster: reading the spectrum of the weights takes longer than some trials."""
+    job: Job = _ray().get(shared)
+    if (here := versions()) != job.plan.versions:
+        raise UnfitError(f"{HERE} has other versions, {here}, than this sweep, {job.plan.versions}")
+    return job

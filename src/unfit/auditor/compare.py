@@ -1,0 +1,86 @@
+"""Two audits of the same samples: what changed, and what got worse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unfit.auditor.record import Record, Verdict
+from unfit.auditor.verdict import SIGNIFICANT
+from unfit.base.errors import UnfitError
+
+WORSE: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
+COMPARED = (
+    "verdict",
+    "num_recovered",
+    "num_proven",
+    "num_assigned",
+    "num_good",
+    "num_recovered_high",
+    "num_candidates",
+    "p_value",
+    "threshold",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In words, a line each."""
+
+    changes: list[str]
+    regressions: list[str]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.regressions else 0
+
+
+def compare(old: Record, new: Record) -> Difference:
+    """Only what is worse and beyond the new audit's policy is a regression."""
+    _check(old, new)
+    changes = [
+        f"{name}: {_shown(before)} → {_shown(after)}"
+        for name in COMPARED
+        if (before := getattr(old, name)) != (after := getattr(new, name))
+    ]
+    if old.target != new.target:
+        changes.append(f"target: {old.target.sha256[:12]} → {new.target.sha256[:12]}")
+    if old.attack != new.attack:
+        changes.append(f"attack: {old.attack['method']} → {new.attack['method']} (or its settings)")
+    return Difference(changes, _regressions(old, new))
+
+
+def _regressions(old: Record, new: Record) -> list[str]:
+    limit, found = new.policy.max_recovered, []
+    if WORSE[new.verdict] > WORSE[old.verdict]:
+        found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
+    if new.num_recovered > max(old.num_recovered, limit) and new.p_value < SIGNIFICANT:
+        found.append(f"{new.num_recovered} samples are recovered, before {old.num_recovered}, allowed {limit}")
+    if (proven := _num_proven(new)) > max(before := _num_proven(old), limit):
+        found.append(f"{proven} samples are proven, before {before}, allowed {limit}")
+    return found
+
+
+def _num_proven(record: Record) -> int:
+    return sum(sample.proven for sample in record.samples)
+
+
+def _check(old: Record, new: Record) -> None:
+    problems = [
+        f"{what} ({_shown(before)} and {_shown(after)})"
+        for what, before, after in (
+            ("private samples", old.hashes.private[:12], new.hashes.private[:12]),
+            ("false-positive rates", old.fpr, new.fpr),
+            ("similarities", _similarity(old), _similarity(new)),
+        )
+        if before != after
+    ]
+    if problems:
+        raise UnfitError(f"these audits cannot be compared: they have different {', '.join(problems)}")
+
+
+def _similarity(record: Record) -> str:
+    return f"{record.similarity.name}, window {record.similarity.window}, vote {record.similarity.vote}"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

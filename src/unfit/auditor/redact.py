@@ -1,0 +1,45 @@
+"""An audit that can be shown around: whose pictures and indices are in it can no longer be told."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from unfit.auditor.audit import Audit
+
+CELLS = 4  # a picture becomes so many by so many grey levels or colours
+PICTURES = ("original", "reconstruction", "unseen")
+OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "output")
+
+
+def redact(audit: Audit) -> Audit:
+    """Pictures as blurred thumbnails, indices as hashes, samples in an order that says nothing.
+
+    The salt of the hashes is random and kept nowhere, so nobody can try all indices.
+    """
+    salt = secrets.token_bytes(32)
+    hidden = [sample.model_copy(update={"index": _hash(salt, sample.index)}) for sample in audit.record.samples]
+    order = sorted(range(len(hidden)), key=lambda i: str(hidden[i].index))  # the place in a source is an index too
+    arrays = {name: _blur(value) if name in PICTURES else value for name, value in audit.arrays.items()}
+    arrays |= {name: arrays[name][order] for name in OF_SAMPLES}
+    samples = [hidden[i] for i in order]
+    record = audit.record.model_copy(update={"samples": samples, "redacted": True})
+    return replace(audit, record=record, arrays=arrays)
+
+
+def _hash(salt: bytes, index: int | str) -> str:
+    return hmac.new(salt, str(index).encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def _blur(values: Tensor) -> Tensor:
+    """A few cells of a picture, enlarged again; of vectors nothing."""
+    if values.ndim != 4:
+        return torch.zeros_like(values)
+    small = F.adaptive_avg_pool2d(values, CELLS)
+    return F.interpolate(small, size=values.shape[2:], mode="bilinear", align_corners=False)

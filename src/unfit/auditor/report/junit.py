@@ -1,0 +1,45 @@
+"""The verdict as JUnit XML, which every build server shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from unfit.auditor.record import Record, SampleRecord
+
+
+def junit(record: Record) -> str:
+    """One test for the policy, and for each class one that says how many of it came back.
+
+    A leak is a failure, an inconclusive audit an error. The tests of classes never fail by themselves: whether so
+    many are more than chance is said of all together.
+    """
+    root = ElementTree.Element(
+        "testsuite",
+        name="unfit audit",
+        tests=str(1 + len(record.class_names)),
+        failures=str(int(record.verdict == "leak")),
+        errors=str(int(record.verdict == "inconclusive")),
+        skipped="0",
+        time=f"{sum(record.seconds.values()):.3f}",
+    )
+    policy = _case(root, "policy", f"at most {record.policy.max_recovered} training samples are recovered")
+    policy.set("time", f"{sum(record.seconds.values()):.3f}")
+    if record.verdict != "pass":
+        kind = "failure" if record.verdict == "leak" else "error"
+        words = "; ".join(record.reasons)
+        ElementTree.SubElement(policy, kind, type=record.verdict, message=words).text = words
+    for label, name in enumerate(record.class_names):
+        of_class = [sample for sample in record.samples if sample.label == label]
+        output = ElementTree.SubElement(_case(root, "class", name), "system-out")
+        output.text = _words(of_class)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _case(root: ElementTree.Element, kind: str, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(root, "testcase", classname=f"unfit.audit.{kind}", name=name)
+
+
+def _words(samples: Sequence[SampleRecord]) -> str:
+    return f"{sum(sample.recovered for sample in samples)} of {len(samples)} recovered"

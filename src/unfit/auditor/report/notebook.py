@@ -1,0 +1,26 @@
+"""An audit as a notebook shows it: the decision, a sentence, the best pairs."""
+
+from __future__ import annotations
+
+from html import escape
+
+from unfit.auditor.audit import Audit
+from unfit.auditor.report import plots
+from unfit.auditor.report.page import headline
+from unfit.base.pictures import embedded
+
+
+def picture(audit: Audit) -> str:
+    """A few lines of HTML without scripts or styles of their own: notebooks have theirs."""
+    record = audit.record
+    counts = (
+        f"recovered {record.num_recovered} of {record.num_samples} training samples "
+        f"and {record.num_recovered_unseen} of {record.num_unseen} unseen ones "
+        f"(similarity above {record.threshold:.2f})"
+    )
+    lines = [f"<p><b>{record.verdict}</b>: {escape(headline(audit))}</p>", f"<p>{counts}</p>"]
+    if record.similarity.window:
+        words = "below: training samples; above: what came nearest from the weights; best first"
+        pairs = embedded(plots.pairs(audit, rows=2, zoom=2))
+        lines.append(f'<figure><img alt="{words}" src="{pairs}"><figcaption>{words}</figcaption></figure>')
+    return "".join(lines)

@@ -1,0 +1,168 @@
+"""One self-contained page: the decision first, then the evidence."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from torch import Tensor
+
+from unfit.auditor.audit import Audit
+from unfit.auditor.calibration import roc
+from unfit.auditor.record import Record
+from unfit.auditor.redact import OF_SAMPLES
+from unfit.auditor.report import plots
+from unfit.auditor.verdict import SIGNIFICANT, how_often
+from unfit.base.errors import UnfitError
+from unfit.base.files import new_file
+from unfit.base.pictures import data_uri
+
+FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing, and the values themselves can be shown
+OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_output")
+
+
+def write_report(audit: Audit, folder: Path) -> None:
+    """Write `index.html` (and for images `pairs.png`) from a saved audit, each whole or not at all."""
+    with new_file(folder / "index.html", force=True) as file:
+        file.write_text(page(audit), encoding="utf-8")
+    if audit.record.similarity.window:
+        with new_file(folder / "pairs.png", force=True) as file:
+            plots.pairs(audit).save(file, optimize=True)
+
+
+def page(audit: Audit) -> str:
+    _check(audit)
+    environment = Environment(
+        loader=PackageLoader("unfit", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {"share": _share, "how_often": how_often}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    style, script = (_source(name) for name in ("page.css", "page.js"))
+    return environment.get_template("page.html.j2").render(
+        audit=audit.record,
+        headline=headline(audit),
+        classes=_classes(audit.record),
+        data=_data(audit),
+        sheets=_sheets(audit) if audit.record.similarity.window else {},
+        style=style,
+        script=script,
+        security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def headline(audit: Audit) -> str:
+    """The decision in a sentence that needs no knowledge of the method."""
+    record = audit.record
+    num_proven = sum(sample.proven for sample in record.samples)
+    num, n = max(record.num_recovered, num_proven), record.num_samples
+    if record.verdict == "leak":
+        came_back = f"{num} of its {n} training samples came back from the weights alone"
+        return f"This model gives its training data away: {came_back}."
+    if record.verdict == "inconclusive":
+        return "This audit cannot say whether the model gives its training data away."
+    if num_proven or (num and record.p_value < SIGNIFICANT):
+        return f"{num} of this model's {n} training samples came back from its weights: the policy allows that."
+    return "This attack found no more of the training data in this model's weights than chance would."
+
+
+def _check(audit: Audit) -> None:
+    """The record and the arrays lie in two files: do they belong together?"""
+    record, arrays = audit.record, audit.arrays
+    sizes = dict.fromkeys(OF_SAMPLES, record.num_samples) | dict.fromkeys(OF_UNSEEN, record.num_unseen)
+    problems = [f"{name!r} is missing" for name in (*sizes, "spectrum") if name not in arrays]
+    problems += [
+        f"{name!r} holds {len(arrays[name])} of {size}"
+        for name, size in sizes.items()
+        if name in arrays and len(arrays[name]) != size
+    ]
+    if len(record.samples) != record.num_samples:
+        problems.append(f"audit.json lists {len(record.samples)} samples of {record.num_samples}")
+    if not problems and not all(0 <= i < record.num_unseen for i in arrays["nearest_unseen"].tolist()):
+        problems.append("'nearest_unseen' names samples that are not there")
+    if problems:
+        raise UnfitError(f"the arrays are not those of this audit: {'; '.join(problems)}; make the audit again")
+
+
+def _source(name: str) -> Markup:
+    """A file beside this one, as it is: it holds nothing from any record."""
+    return Markup(files("unfit.auditor.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _hash(text: str) -> str:
+    """What the page's security policy knows a script or style by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}" if 0 < value < 0.1 else f"{value:.0%}"
+
+
+def _classes(record: Record) -> list[dict[str, Any]]:
+    """A row of the table for each class."""
+    rows = []
+    for label, name in enumerate(record.class_names):
+        members = [sample for sample in record.samples if sample.label == label]
+        num, n = sum(sample.recovered for sample in members), len(members)
+        mean = sum(sample.similarity for sample in members) / max(1, n)
+        rows.append({"name": name, "num_samples": n, "num_recovered": num, "share": num / max(1, n), "mean": mean})
+    return rows
+
+
+def _data(audit: Audit) -> dict[str, Any]:
+    """What the page's script draws from."""
+    record, arrays = audit.record, audit.arrays
+    false, true = roc(arrays["similarity"], arrays["unseen_similarity"])
+    return {
+        "threshold": record.threshold,
+        "classes": record.class_names,
+        "samples": [sample.model_dump() for sample in record.samples],
+        "nearest": _nearest(audit)[1].tolist(),
+        "values": _values(audit),
+        "unseen": {"similarity": arrays["unseen_similarity"].tolist(), "output": arrays["unseen_output"].tolist()},
+        "roc": {"false": false.tolist(), "true": true.tolist()},
+        "spectrum": arrays["spectrum"].tolist() if _num_values(audit) >= FEWEST_VALUES else [],
+        "noise_edge": record.noise_edge,
+        "over_time": [point.model_dump() for point in record.over_time],
+        "sweep": record.sweep and record.sweep.model_dump(),
+        "words": {
+            "output": "model output Φ" if record.target.architecture.endswith("-1") else "margin to the runner-up",
+            "similarity": "similarity (SSIM)" if record.similarity.window else "similarity (1 − relative error)",
+        },
+    }
+
+
+def _num_values(audit: Audit) -> int:
+    return audit.arrays["original"][0].numel()
+
+
+def _values(audit: Audit) -> dict[str, list[list[float]]]:
+    """Short vectors as numbers; a redacted audit holds none."""
+    if audit.record.redacted or _num_values(audit) >= FEWEST_VALUES:
+        return {}
+    return {name: audit.arrays[name].tolist() for name in ("reconstruction", "original")}
+
+
+def _nearest(audit: Audit) -> tuple[Tensor, Tensor]:
+    """The unseen samples that are nearest to some reconstruction; for each sample the place of its own there."""
+    used, place = audit.arrays["nearest_unseen"].unique(return_inverse=True)
+    return used, place
+
+
+def _sheets(audit: Audit) -> dict[str, Any]:
+    """All pictures of a kind in one, so that a thousand of them open at once."""
+    arrays = audit.arrays
+    kinds = {name: arrays[name] for name in ("reconstruction", "original")}
+    kinds["unseen"] = arrays["unseen"][_nearest(audit)[0]]
+    num = audit.record.num_samples
+    small = {name: plots.shrink(images, num) for name, images in kinds.items()}
+    columns = math.ceil(math.sqrt(num))
+    height, width = small["original"].shape[2:]
+    pictures = {name: data_uri(plots.sheet(images, columns)) for name, images in small.items()}
+    return {"columns": columns, "width": width, "height": height, "pictures": pictures}

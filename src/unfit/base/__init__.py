@@ -1,0 +1,1 @@
+"""What both sides need. Nothing here knows of attacks or of data."""

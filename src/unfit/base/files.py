@@ -1,0 +1,99 @@
+"""Outputs appear whole or not at all, and never over something that was there without being told to."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unfit.base.errors import UnfitError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """What a file of ours holds: nothing else, no NaN, and it does not change."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+@contextmanager
+def new_folder(path: Path, force: bool, holds: Collection[str]) -> Iterator[Path]:
+    """A folder to fill, moved to `path` when all is done.
+
+    An existing one is refused, or with `force` replaced, if it holds nothing but the files named in `holds`:
+    a mistyped `--out ~` must not cost anyone a home.
+    """
+    with _beside(path.absolute(), force) as (partial, path, aside):
+        if path.exists() and not path.is_dir():
+            raise UnfitError(f"{path} is a file, a folder was to be written there: choose another --out")
+        if path.is_dir() and (others := sorted({entry.name for entry in path.iterdir()} - set(holds))):
+            raise UnfitError(f"{path} holds {others[0]!r}, which this command did not write: choose another --out")
+        partial.mkdir()
+        yield partial
+        if path.is_dir():
+            path.rename(aside)
+        try:
+            partial.rename(path)
+        except BaseException:
+            if aside.is_dir():
+                aside.rename(path)
+            raise
+
+
+@contextmanager
+def new_file(path: Path, force: bool) -> Iterator[Path]:
+    """A file to write, moved to `path` when it is whole."""
+    with _beside(path.absolute(), force) as (partial, path, _):
+        if path.is_dir():
+            raise UnfitError(f"{path} is a folder, a file was to be written there: choose another --out")
+        yield partial
+        partial.replace(path)
+
+
+@contextmanager
+def _beside(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
+    """Where to write and where to put what was there: on the same disk, gone again whatever happens."""
+    try:
+        if path.exists() and not force:
+            raise UnfitError(f"{path} exists already: choose another --out, or --force to replace it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+            yield Path(folder) / path.name, path, Path(folder) / ".old"
+    except OSError as error:
+        raise UnfitError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """Readable, and strict: NaN and Infinity are not JSON."""
+    return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(as_json(content), encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnfitError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UnfitError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UnfitError(f"{path} must hold a JSON object, found a {type(content).__name__}")
+    return content
+
+
+def read_as(model: type[Model], path: Path) -> Model:
+    """A JSON file of a known shape; everything wrong with it in one error."""
+    try:
+        return model.model_validate(read_json(path))
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise UnfitError(f"{path}: {'; '.join(problems)}") from error

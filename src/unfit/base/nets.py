@@ -1,0 +1,125 @@
+"""Networks of the papers: d-…-k perceptrons and CONV(k, C)-…-k, with their initial scales."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unfit.base.errors import UsageError
+
+MAX_PARAMETERS = 500_000_000  # 2 GB in float32: larger nets are refused before anything is allocated
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Everything about a net but its numbers. `conv` is (kernel, channels) of a first layer CONV(k, C)."""
+
+    input_shape: tuple[int, ...]
+    hidden: tuple[int, ...]
+    num_outputs: int
+    biases: tuple[bool, ...]  # one for each layer
+    conv: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        first = "conv({},{})".format(*self.conv) if self.conv else str(math.prod(self.input_shape))
+        return "-".join([first, *map(str, self.hidden), str(self.num_outputs)])
+
+    @property
+    def layer_shapes(self) -> list[tuple[int, ...]]:
+        """The weight shape of each layer, first to last."""
+        shapes: list[tuple[int, ...]] = []
+        width = math.prod(self.input_shape)
+        if self.conv:
+            kernel, channels = self.conv
+            shapes.append((channels, self.input_shape[0], kernel, kernel))
+            width = channels * math.prod(side - kernel + 1 for side in self.input_shape[1:])
+        for out in (*self.hidden, self.num_outputs):
+            shapes.append((out, width))
+            width = out
+        return shapes
+
+    @property
+    def num_parameters(self) -> int:
+        shapes = zip(self.layer_shapes, self.biases, strict=True)
+        return sum(math.prod(shape) + shape[0] * bias for shape, bias in shapes)
+
+
+def parse_architecture(
+    text: str, input_shape: tuple[int, ...], num_outputs: int, biases: str = "first"
+) -> Architecture:
+    """`1000-1000` or `conv(3,32)-1000`: the hidden layers; `biases` is `first` or `hidden` (H22 sec. 5.3)."""
+    match = re.fullmatch(r"(?:conv\((\d{1,9}),(\d{1,9})\)-)?(\d{1,9}(?:-\d{1,9})*)", text.lower().replace(" ", ""))
+    if not match:
+        raise UsageError(f"cannot read the architecture {text!r}; write 1000-1000 or conv(3,32)-1000")
+    if biases not in ("first", "hidden"):
+        raise UsageError(f"biases are in the `first` layer or in all `hidden` layers, not {biases!r}")
+    hidden = tuple(map(int, match[3].split("-")))
+    conv = (int(match[1]), int(match[2])) if match[1] else None
+    if 0 in hidden or (conv and 0 in conv):
+        raise UsageError(f"a layer of width 0 in {text!r}")
+    if conv and (len(input_shape) != 3 or conv[0] > min(input_shape[1:])):
+        raise UsageError(f"a {conv[0]}×{conv[0]} kernel does not fit inputs of shape {input_shape}")
+    num_layers = len(hidden) + 1 + bool(conv)
+    flags = tuple(i == 0 or (biases == "hidden" and i < num_layers - 1) for i in range(num_layers))
+    architecture = Architecture(input_shape, hidden, num_outputs, flags, conv)
+    if architecture.num_parameters > MAX_PARAMETERS:
+        raise UsageError(f"{text} has {architecture.num_parameters:,} parameters; {MAX_PARAMETERS:,} is the most")
+    return architecture
+
+
+def build(architecture: Architecture) -> nn.Sequential:
+    """The net, with PyTorch's own start (Kaiming, as in the papers); its layers are `layer1`, `layer2`, …"""
+    modules: OrderedDict[str, nn.Module] = OrderedDict()
+    if not architecture.conv:
+        modules["flatten"] = nn.Flatten()
+    layers = list(zip(architecture.layer_shapes, architecture.biases, strict=True))
+    for i, (shape, bias) in enumerate(layers, 1):
+        if len(shape) == 4:
+            modules[f"layer{i}"] = nn.Conv2d(shape[1], shape[0], shape[2], bias=bias)
+        else:
+            modules[f"layer{i}"] = nn.Linear(shape[1], shape[0], bias=bias)
+        if i < len(layers):
+            modules[f"relu{i}"] = nn.ReLU()
+        if len(shape) == 4:
+            modules["flatten"] = nn.Flatten()
+    return nn.Sequential(modules)
+
+
+def initialise(architecture: Architecture, first_scale: float | None, seed: int) -> nn.Sequential:
+    """A fresh net. `first_scale`: standard deviation of the first layer's start, None for the standard one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = build(architecture)
+        if first_scale is not None:
+            for parameter in layers_of(net)[0].parameters():
+                nn.init.normal_(parameter, std=first_scale)
+    return net
+
+
+def device() -> torch.device:
+    """CUDA if there, CPU always."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def layers_of(net: nn.Module) -> list[nn.Module]:
+    """The layers that have weights, first to last."""
+    return [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+
+
+def outputs(net: nn.Module, x: Tensor, batch: int = 1000) -> Tensor:
+    """Φ(x) without gradients, in batches: (n, k)."""
+    with torch.no_grad():
+        return torch.cat([net(part) for part in x.split(batch)])
+
+
+def margin(phi: Tensor, y: Tensor) -> Tensor:
+    """The score whose KKT conditions hold: y Φ (H22 eq. 1) or Φ_y − max_{j≠y} Φ_j (B23). y in 0..k−1."""
+    if phi.shape[1] == 1:
+        return phi[:, 0] * (2 * y - 1)
+    own = nn.functional.one_hot(y, phi.shape[1]).bool()
+    return phi[own] - phi.masked_fill(own, -torch.inf).amax(1)

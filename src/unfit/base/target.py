@@ -1,0 +1,292 @@
+"""The attacked thing: weights, architecture, and what an attacker may assume. It holds no data.
+
+Checkpoints come from strangers: nothing is unpickled but tensors, and sizes are bounded before memory is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+import re
+import struct
+import warnings
+import zipfile
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from unfit.base.errors import UnfitError, listed
+from unfit.base.files import read_as, write_json
+from unfit.base.nets import MAX_PARAMETERS, Architecture, build
+
+Weights = dict[str, Tensor]
+_BROKEN = (  # what reading a damaged PyTorch file ends in
+    *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile),
+)
+MAX_BYTES = 8 * MAX_PARAMETERS  # of a checkpoint: float64 at most
+
+
+class NotPlainError(UnfitError):
+    """A whole checkpoint, but of a net that no attack covers unless it is described; its tensors."""
+
+    exit_code = 3  # inconclusive: an audit says nothing about it, which is no pass
+
+    def __init__(self, message: str, found: Weights) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A trained net as its publisher would hand it out. `input_range` bounds each value, None if unknown."""
+
+    architecture: Architecture
+    weights: Weights
+    input_range: tuple[float, float] | None = None
+
+    def net(self) -> nn.Sequential:
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the start that is overwritten at once must cost no random numbers
+            net = build(self.architecture)
+        net.load_state_dict(self.weights)
+        return net.eval()
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.architecture.input_shape) == 3
+
+    @property
+    def sha256(self) -> str:
+        """Of the weights, whatever file they came in."""
+        digest = hashlib.sha256()
+        for name in sorted(self.weights):
+            digest.update(name.encode() + self.weights[name].numpy().tobytes())
+        return digest.hexdigest()
+
+
+Positive = Annotated[int, Field(gt=0, le=MAX_PARAMETERS)]
+
+
+class _ArchitectureFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    input_shape: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=3)]
+    hidden: tuple[Positive, ...]
+    num_outputs: Positive
+    biases: tuple[bool, ...]
+    conv: tuple[Positive, Positive] | None = None
+
+
+class _TargetFile(BaseModel):
+    """`target.json`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    architecture: _ArchitectureFile
+    input_range: tuple[float, float] | None = None
+
+
+def save_target(target: Target, folder: Path) -> None:
+    """Write `target.safetensors` and `target.json`."""
+    save_weights(target.weights, folder / "target.safetensors")
+    content = {"architecture": asdict(target.architecture), "input_range": target.input_range}
+    write_json(folder / "target.json", content)
+
+
+def save_weights(weights: Weights, path: Path) -> None:
+    save_file({name: value.contiguous() for name, value in weights.items()}, path)
+
+
+def load_target(path: str | Path) -> Target:
+    """A run folder, a `.safetensors` or a `.pt` state dict; a JSON file of the same name beside it describes it.
+
+    Without that file the net must be a plain perceptron: its layers are read off the shapes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "target.safetensors"
+    found = _read_weights(path)
+    about = path.with_suffix(".json")
+    if about.is_file():
+        architecture, input_range = _read_description(about)
+    else:
+        architecture, input_range = infer_architecture(found, path), None
+    return Target(architecture, fit_weights(found, architecture, path), input_range)
+
+
+def load_base(path: str | Path, target: Target) -> Target:
+    """The weights the target's training started from; a run folder gives its `start.safetensors`."""
+    path = Path(path)
+    path = path / "start.safetensors" if path.is_dir() else path
+    weights = fit_weights(_read_weights(path), target.architecture, path)
+    return Target(target.architecture, weights, target.input_range)
+
+
+def infer_architecture(found: Weights, path: Path) -> Architecture:
+    """A perceptron's layers from the shapes of its weights; inputs that can be square pictures are taken so."""
+    problems = [
+        f"{name} has shape {tuple(value.shape)}" for name, value in found.items() if not _is_dense(name, value)
+    ]
+    order = _layer_order(found)
+    if not order:
+        problems.append("its weight matrices do not chain, each layer's inputs being the one before's outputs")
+    if problems:
+        raise NotPlainError(
+            f"{path}: not a plain perceptron: {'; '.join(problems)}. "
+            f"Describe any other net in {path.with_suffix('.json').name} beside it (docs/formats.md)",
+            found,
+        )
+    shapes = [found[f"{name}.weight"].shape for name in order]
+    hidden = tuple(int(shape[0]) for shape in shapes[:-1])
+    biases = tuple(f"{name}.bias" in found for name in order)
+    return Architecture(picture_shape(int(shapes[0][1])), hidden, int(shapes[-1][0]), biases)
+
+
+def fit_weights(found: Weights, architecture: Architecture, path: Path | str) -> Weights:
+    """The checkpoint's tensors under this project's names, in float32; everything wrong with them in one error."""
+    if architecture.num_parameters > MAX_PARAMETERS:
+        raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters, {MAX_PARAMETERS:,} is the most")
+    wanted = _wanted_shapes(architecture)
+    if found.keys() != wanted.keys():
+        places = {name: f"layer{i}" for i, name in enumerate(_layer_order(found), 1)}
+        found = {_renamed(key, places): value for key, value in found.items()}
+    problems = [f"{name} is missing" for name in wanted.keys() - found.keys()]
+    problems += [f"{name} is not part of {architecture}" for name in found.keys() - wanted.keys()]
+    for name in sorted(wanted.keys() & found.keys()):
+        value, shape = found[name], wanted[name]
+        if tuple(value.shape) != shape:
+            problems.append(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+        elif not value.is_floating_point():
+            problems.append(f"{name} is of type {value.dtype}, expected floats")
+        elif bad := int((~torch.isfinite(value.to(torch.float32))).sum()):
+            problems.append(f"{name} has {bad} values that are NaN or infinite")
+    if problems:
+        raise UnfitError(f"{path}: the weights cannot be used: " + "; ".join(sorted(problems)))
+    return {name: found[name].to(torch.float32).contiguous() for name in wanted}
+
+
+def _renamed(key: str, places: dict[str, str]) -> str:
+    layer, dot, kind = key.rpartition(".")
+    return places.get(layer, layer) + dot + kind
+
+
+def _wanted_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    wanted: dict[str, tuple[int, ...]] = {}
+    for i, (shape, bias) in enumerate(zip(architecture.layer_shapes, architecture.biases, strict=True), 1):
+        wanted[f"layer{i}.weight"] = shape
+        if bias:
+            wanted[f"layer{i}.bias"] = shape[:1]
+    return wanted
+
+
+def _is_dense(name: str, value: Tensor) -> bool:
+    return value.ndim == {"weight": 2, "bias": 1}.get(name.rpartition(".")[2], -1) and value.numel() > 0
+
+
+def _layer_order(found: Weights) -> list[str]:
+    """Names of dense layers such that each fits the one before: as stored, or by the numbers in the names."""
+    names = [key.rpartition(".")[0] for key in found if key.endswith(".weight")]
+    for order in (names, sorted(names, key=_natural)):
+        shapes = [found[f"{name}.weight"].shape for name in order]
+        if all(len(s) == 2 for s in shapes) and all(a[0] == b[1] for a, b in pairwise(shapes)):
+            return order
+    return []
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """fc2 comes before fc10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
+
+
+def picture_shape(d: int) -> tuple[int, ...]:
+    """d = s² is a grey square, d = 3s² a coloured one (never both); anything else, and tiny ones, a vector."""
+    for channels in (1, 3):
+        side = math.isqrt(d // channels)
+        if side >= 8 and channels * side * side == d:
+            return (channels, side, side)
+    return (d,)
+
+
+def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | None]:
+    content = read_as(_TargetFile, path)
+    fields = content.architecture.model_dump()
+    architecture = Architecture(**fields)
+    num_layers = len(architecture.hidden) + 1 + bool(architecture.conv)
+    if len(architecture.biases) != num_layers:
+        raise UnfitError(f"{path}: {num_layers} layers need as many biases, found {len(architecture.biases)}")
+    if architecture.conv and (
+        len(fields["input_shape"]) != 3 or architecture.conv[0] > min(fields["input_shape"][1:])
+    ):
+        raise UnfitError(f"{path}: a kernel of {architecture.conv[0]} does not fit inputs {fields['input_shape']}")
+    if content.input_range and content.input_range[0] >= content.input_range[1]:
+        raise UnfitError(f"{path}: input_range {content.input_range} must rise")
+    return architecture, content.input_range
+
+
+def _read_weights(path: Path) -> Weights:
+    if not path.is_file():
+        raise UnfitError(f"{path}: no such checkpoint; give a run folder, a .safetensors or a .pt state dict")
+    if path.stat().st_size > MAX_BYTES:
+        raise UnfitError(
+            f"{path}: {path.stat().st_size / 1e9:.1f} GB is more than the {MAX_BYTES / 1e9:.0f} GB allowed"
+        )
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in (".pt", ".pth"):
+        return _read_state_dict(path)
+    raise UnfitError(f"{path}: unknown kind of checkpoint; give a run folder, a .safetensors or a .pt state dict")
+
+
+def _read_safetensors(path: Path) -> Weights:
+    try:
+        with safe_open(path, framework="pt") as file:
+            # stored by size, not by place in the net: the numbers in the names tell that
+            return {name: file.get_tensor(name) for name in sorted(file.keys(), key=_natural)}
+    except (SafetensorError, ValueError, OSError) as error:
+        raise UnfitError(f"{path}: not a whole safetensors file ({error}); was it cut short?") from error
+
+
+def _is_plain(value: object) -> bool:
+    """A tensor with numbers in it: not sparse, not on `meta`."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+
+
+def _read_state_dict(path: Path) -> Weights:
+    """`weights_only` refuses everything but tensors and plain containers: a malicious pickle does not run."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                size = sum(entry.file_size for entry in archive.infolist())
+            if size > MAX_BYTES:
+                raise UnfitError(
+                    f"{path}: unpacks to {size / 1e9:.1f} GB, more than the {MAX_BYTES / 1e9:.0f} GB allowed"
+                )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: of no use to whoever has the file
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UnfitError(
+            f"{path}: holds more than tensors, so it was not loaded (it could run code); "
+            "save model.state_dict() alone, or as .safetensors"
+        ) from error
+    except _BROKEN as error:
+        raise UnfitError(
+            f"{path}: not a whole PyTorch file ({type(error).__name__}: {str(error)[:200]}); was it cut short?"
+        ) from error
+    if not isinstance(content, dict) or not content:
+        raise UnfitError(f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()")
+    plain = {str(key): value.detach() for key, value in content.items() if _is_plain(value)}
+    if others := [str(key) for key in content if str(key) not in plain]:
+        raise UnfitError(f"{path}: not a state dict: {listed(others)} are no tensors; save model.state_dict()")
+    # a tensor with stride 0 can claim any size from a few bytes
+    if (total := sum(value.numel() for value in plain.values())) > MAX_PARAMETERS:
+        raise UnfitError(f"{path}: claims {total:,} parameters, {MAX_PARAMETERS:,} is the most")
+    return plain

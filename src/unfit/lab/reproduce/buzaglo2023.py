@@ -1,0 +1,318 @@
+"""Buzaglo et al. 2023, Deconstructing Data Reconstruction: a function a figure.
+
+The targets are those of the captions; what is made of them at a smaller scale, `lab.py` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from unfit.auditor.match import GOOD
+from unfit.lab.fit import FitSettings, Loss
+from unfit.lab.reproduce import draw
+from unfit.lab.reproduce.haim2022 import MNIST, N500
+from unfit.lab.reproduce.item import CERTAIN, Claim, Item, Made, compared, leaks, on_margin, share_good
+from unfit.lab.reproduce.lab import FULL, Lab, Setup
+
+CLASSES = (2, 3, 4, 5, 10)
+CROSS_ENTROPY = FitSettings(loss="ce")
+BY_CLASS = {c: Setup(50 * c, classes=str(c), fit=CROSS_ENTROPY, small=12 * c) for c in CLASSES}  # 50 of each
+FIXED = {c: Setup(500, classes=str(c), fit=CROSS_ENTROPY) for c in CLASSES}
+
+LOSSES: tuple[Loss, ...] = ("l2", "l2.5", "huber")
+# full batches; with momentum 5,000 steps are a flow time of 10⁴, as in the paper
+MOMENTUM = FitSettings("sgd", weight_decay=7.5e-4, init=None, lr=0.02, epochs=5000, batch=300, momentum=0.99)
+REGRESSION = {loss: Setup(300, fit=replace(MOMENTUM, loss=loss), small=60) for loss in LOSSES}
+REGRESSION["l2.5"] = replace(  # diverges otherwise: far away |r|^2.5 is steeper than r²
+    REGRESSION["l2.5"], fit=replace(MOMENTUM, loss="l2.5", lr=0.01)
+)
+
+DECAYS = tuple(float(f"{10**e:.2g}") for e in np.linspace(-4, -0.6, 12))
+DECAYED = {d: Setup(100, fit=FitSettings(weight_decay=d, init=None), small=40) for d in DECAYS}
+DECAYED10 = {d: Setup(500, classes="all", fit=FitSettings("flow", "ce", d, None), small=40) for d in DECAYS}
+BASELINE = {  # init 1e-4, no weight decay
+    "two": Setup(100, small=40),
+    "ten": Setup(500, classes="all", fit=CROSS_ENTROPY, small=40),
+}
+SUBMITTED = {  # init 1e-3, as in the first submission
+    name: replace(setup, fit=replace(setup.fit, init=1e-3)) for name, setup in BASELINE.items()
+}
+
+CONV_FIT = FitSettings(weight_decay=1e-3, init=None)
+KERNELS, CHANNELS = (3, 5, 9, 15, 20, 25, 30, 32), (4, 16, 32, 64)
+SMALL_GRID = (3, 9, 20, 32), (4, 32)
+CONV = {(k, c): Setup(500, arch=f"conv({k},{c})-1000", fit=CONV_FIT, small=20) for k in KERNELS for c in CHANNELS}
+SHOWN = CONV[3, 32]  # the model of Figs 6 and 16
+
+LARGE_FIT = FitSettings("sgd", "ce", lr=0.02, epochs=1000, batch=500)
+LARGE = Setup(5000, "cifar100", "10000-10000", classes="all", fit=LARGE_FIT)
+MORE = 6  # times as many good ones with 10 classes as with 2
+
+
+def fig3(lab: Lab) -> Made:
+    """Fig 3: 50 samples of each class, from 2 to 10 classes.
+
+    More classes leave more good reconstructions, though there are more samples too.
+    """
+    return _classes(lab, BY_CLASS)
+
+
+def fig10(lab: Lab) -> Made:
+    """Fig 10: 500 samples in all, from 2 to 10 classes.
+
+    More classes, more good reconstructions: with 10 classes over 6 times as many as with 2.
+    """
+    made = _classes(lab, FIXED)
+    two, ten = (lab.audit(FIXED[c]).record.num_good for c in (2, 10))
+    times = ten / max(1, two)
+    claim = Claim(
+        claim="10 classes give over 6 times as many as 2",
+        paper="over 6 times",
+        ours=f"{ten} against {two}: {times:.1f} times",
+        holds=times > MORE,
+        by=f"{times - MORE:+.1f}",
+    )
+    return Made(made.figure, [*made.claims, claim])
+
+
+def _classes(lab: Lab, setups: dict[int, Setup]) -> Made:
+    panels = [
+        (f"{c} classes, n={lab.size(s).n} ({a})", lab.audit(s, a)) for a in lab.attacks for c, s in setups.items()
+    ]
+    good = {c: lab.audit(setup).record.num_good for c, setup in setups.items()}
+    rank = float(spearmanr(list(good), list(good.values()))[0])
+    claims = [
+        Claim(
+            claim="more classes, more good reconstructions",
+            paper="yes",
+            ours=", ".join(f"{c}: {num}" for c, num in good.items()),
+            holds=good[10] > good[2] and rank > 0.5,
+            by=f"rank correlation {rank:.2f}",
+        )
+    ]
+    for c in (2, 10):
+        claims.append(on_margin(lab.audit(setups[c]), f"{c} classes"))
+    return Made(draw.scatter(panels, 5), claims)
+
+
+def fig4(lab: Lab) -> Made:
+    """Fig 4: regression losses with weight decay: L2, L2.5 and Huber, n=300.
+
+    Samples come back from models of all three, though no label and no margin is left in them.
+    """
+    claims = [leaks(lab.audit(setup), f"{loss} leaks", "yes") for loss, setup in REGRESSION.items()]
+    panels = [(f"{loss} ({a})", lab.audit(s, a)) for a in lab.attacks for loss, s in REGRESSION.items()]
+    return Made(draw.scatter(panels, 3), claims)
+
+
+def fig11(lab: Lab) -> Made:
+    """Fig 11: the best of the model trained with the L2 loss."""
+    return _regression(lab, "l2")
+
+
+def fig12(lab: Lab) -> Made:
+    """Fig 12: the best of the model trained with |r|^2.5."""
+    return _regression(lab, "l2.5")
+
+
+def fig13(lab: Lab) -> Made:
+    """Fig 13: the best of the model trained with the Huber loss."""
+    return _regression(lab, "huber")
+
+
+def _regression(lab: Lab, loss: Loss) -> Made:
+    setup = REGRESSION[loss]
+    return Made(draw.grid(lab.audits(setup), 20, 4), [leaks(lab.audit(setup), f"{loss} leaks", "yes")])
+
+
+def fig5(lab: Lab) -> Made:
+    """Fig 5: good reconstructions against weight decay, two classes and ten; baselines of init 1e-3.
+
+    Certain weight decays make many more samples leak than a small start without any.
+    """
+    return _decays(lab, SUBMITTED)
+
+
+def fig9(lab: Lab) -> Made:
+    """Fig 9: Fig 5 with baselines of init 1e-4.
+
+    The corrected baseline does not change the claim.
+    """
+    return _decays(lab, BASELINE)
+
+
+def _decays(lab: Lab, baselines: dict[str, Setup]) -> Made:
+    figure, places = draw.blank(1, 2, 3.6)
+    claims = []
+    for axes, name, setups in zip(places, ("two", "ten"), (DECAYED, DECAYED10), strict=True):
+        chosen = lab.thin(setups) if name == "two" else lab.thin(lab.thin(setups)[::2])
+        curves: dict[str, list[float]] = {}
+        for attack in lab.attacks:
+            records = [lab.audit(setups[d], attack).record for d in chosen]
+            curves[attack] = [record.num_good for record in records]
+            curves[f"{attack}, on unseen"] = [record.num_good_unseen for record in records]
+        draw.lines(axes, chosen, curves, "weight decay", "good reconstructions")
+        without = lab.audit(baselines[name])
+        axes.axhline(without.record.num_good, color="#c92a2a", ls="--", lw=1)
+        axes.set(
+            xscale="log", title=f"{name} classes, n={without.record.num_samples}; dashed: small start, no decay"
+        )
+        axes.title.set_fontsize(8)
+        good = dict(zip(chosen, curves[lab.attacks[0]], strict=True))
+        best = max(good, key=good.__getitem__)
+        claims.append(
+            compared(
+                f"{name} classes: certain weight decays make more leak",
+                "yes",
+                good[best],
+                without.record.num_good,
+                f"{{:.0f}} good at {best:g} against {{:.0f}} without decay",
+            )
+        )
+    return Made(figure, claims)
+
+
+def fig14(lab: Lab) -> Made:
+    """Fig 14: similarity against output for each weight decay, two classes of 50.
+
+    Some decays put more samples on the margin; models that do not fit all their samples leak as well.
+    """
+    chosen = lab.thin(DECAYS)
+    audits = {d: lab.audit(DECAYED[d]) for d in chosen}
+    accuracy = {d: lab.facts(DECAYED[d])["train_accuracy"] for d in chosen}
+    imperfect = [d for d in chosen if accuracy[d] < 1]
+    leaky = [d for d in imperfect if audits[d].record.p_value < CERTAIN]
+    best = max(chosen, key=lambda d: audits[d].record.num_good)
+    claims = [
+        on_margin(audits[best], f"weight decay {best:g}"),
+        Claim(
+            claim="models with training errors leak too",
+            paper="yes",
+            ours=", ".join(
+                f"{d:g}: {accuracy[d]:.0%} fitted, {audits[d].record.num_recovered} recovered" for d in imperfect
+            )
+            or "no model has training errors",
+            holds=bool(leaky),
+            by=f"{len(leaky)} of {len(imperfect)} such models",
+        ),
+    ]
+    panels = [
+        (f"{d:g}: train {accuracy[d]:.0%} ({a})", lab.audit(DECAYED[d], a)) for a in lab.attacks for d in chosen
+    ]
+    return Made(draw.scatter(panels), claims)
+
+
+def fig6(lab: Lab) -> Made:
+    """Fig 6: the best reconstructions from CONV(3, 32)-1000, n=500.
+
+    Whole images come back although no kernel is larger than 3×3.
+    """
+    return Made(draw.grid(lab.audits(SHOWN)), [leaks(lab.audit(SHOWN), "a convolutional net leaks", "yes")])
+
+
+def fig15(lab: Lab) -> Made:
+    """Fig 15: kernel size against the number of channels.
+
+    Fewer channels leak less; between small kernels and those of the whole image there is a dip.
+    """
+    kernels, channels = (KERNELS, CHANNELS) if lab.scale is FULL else SMALL_GRID
+    audits = {(k, c): lab.audit(CONV[k, c]) for k in kernels for c in channels}
+    share = np.array([[share_good(audits[k, c]) for c in channels] for k in kernels])
+    between = share[1:-1].max(1).min()
+    ends = min(share[0].max(), share[-1].max())
+    claims = [
+        compared(
+            "fewer channels leak less",
+            "yes",
+            share[:, -1].mean(),
+            share[:, 0].mean(),
+            "{:.2f} good against {:.2f}",
+        ),
+        compared(
+            "intermediate kernels leak less",
+            "a dip",
+            float(ends),
+            float(between),
+            "{:.2f} good at the ends against {:.2f} between",
+        ),
+    ]
+    panels = [
+        (f"k={k}, C={c} ({a})", lab.audit(CONV[k, c], a)) for k in kernels for a in lab.attacks for c in channels
+    ]
+    return Made(draw.scatter(panels, len(lab.attacks) * len(channels)), claims)
+
+
+def fig16(lab: Lab) -> Made:
+    """Fig 16: the kernels of that model as images.
+
+    No image can be seen in 3×3 pixels: what comes back is nowhere in the kernels.
+    """
+    kernels = lab.target(SHOWN).weights["layer1.weight"]
+    by_kernels, by_attack = lab.audit(SHOWN, "weights"), lab.audit(SHOWN)
+    claim = compared(
+        "the images are not in the kernels",
+        "obviously",
+        by_attack.record.num_good,
+        by_kernels.record.num_good,
+        "{:.0f} good from the attack, {:.0f} from the kernels",
+    )
+    return Made(draw.gallery(kernels, f"{len(kernels)} kernels", 16), [claim])
+
+
+def fig8(lab: Lab) -> Made:
+    """Fig 8: is SSIM 0.4 a fair threshold?
+
+    Nearly all pairs above 0.4 look alike, and some below it. Beside it our calibration: what unseen samples reach.
+    """
+    setups = {"CIFAR-10": N500, "MNIST": MNIST}
+    claims = []
+    for name, setup in setups.items():
+        record = lab.audit(setup).record
+        allowed = record.fpr * record.num_unseen
+        claims.append(
+            Claim(
+                claim=f"0.4 is a fair threshold, {name}",
+                paper="almost all above it are alike, some below",
+                ours=f"{record.num_good} good, {record.num_good_unseen} of {record.num_unseen} on unseen; "
+                f"1% of unseen pass {record.threshold:.2f}: {record.num_recovered} recovered",
+                holds=record.num_good_unseen <= max(1, allowed) and record.num_good >= record.num_recovered / 2,
+                by=f"{record.threshold - GOOD:+.2f} from 0.4 to the calibrated one",
+            )
+        )
+    shown = {f"{name}, {a}": lab.audit(setup, a) for a in lab.attacks for name, setup in setups.items()}
+    return Made(draw.thresholds(shown), claims)
+
+
+def fig17(lab: Lab) -> Made:
+    """Fig 17: 5,000 samples of CIFAR-100, 10000-10000.
+
+    Most samples are near the margin; a few dozen come back.
+    """
+    claims = [leaks(lab.audit(LARGE), "a large training set leaks", "a few dozen good of 5,000")]
+    figure, places = draw.blank(2 * len(lab.attacks), 1, 4.4)
+    for (attack, audit), best, spread in zip(lab.audits(LARGE).items(), places[::2], places[1::2], strict=True):
+        draw.pairs_in(best, audit, f"a  {attack}: the best", 15, 3)
+        draw.points(spread, audit)
+        spread.set_title("b  all samples", fontsize=9, loc="left")
+    return Made(figure, [*claims, on_margin(lab.audit(LARGE), "large training set")])
+
+
+ITEMS = (
+    Item(fig3, tuple(BY_CLASS.values()), 85),
+    Item(fig4, tuple(REGRESSION.values()), 240),
+    Item(fig5, (*DECAYED.values(), *DECAYED10.values(), *SUBMITTED.values()), 140),
+    Item(fig6, (SHOWN,), 45),
+    Item(fig8, (N500, MNIST), 70),
+    Item(fig9, (*DECAYED.values(), *DECAYED10.values(), *BASELINE.values()), 145),
+    Item(fig10, tuple(FIXED.values()), 250),
+    Item(fig11, (REGRESSION["l2"],), 75),
+    Item(fig12, (REGRESSION["l2.5"],), 75),
+    Item(fig13, (REGRESSION["huber"],), 95),
+    Item(fig14, tuple(DECAYED.values()), 75),
+    Item(fig15, tuple(CONV.values()), 155),
+    Item(fig16, (SHOWN,), 45),
+    Item(fig17, (LARGE,), 180),
+)

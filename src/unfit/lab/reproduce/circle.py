@@ -1,0 +1,112 @@
+"""The 2-D experiment (H22 sec. 4): 20 points on a circle, and the panels they are shown in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from unfit.attacker.attacks import attack
+from unfit.attacker.attacks.inversion import InversionSettings, inversion
+from unfit.attacker.attacks.solvers import PaperSettings, paper
+from unfit.attacker.kinks import SPACING, large, meeting_points, thin
+from unfit.attacker.mixtures import read_mixtures
+from unfit.auditor.samples import Samples
+from unfit.base.nets import outputs
+from unfit.base.progress import Report, quiet
+from unfit.base.target import Target
+from unfit.lab.reproduce.draw import COLOURS, blank
+
+NEAR = 0.1  # of a point, a candidate stands for it
+NUM_CANDIDATES = 100
+INVERSIONS = 200
+SIDE = 1.6  # of the panels
+
+
+@dataclass(frozen=True, eq=False)
+class Circle:
+    """What an attack has at its end, and after sorting out: points and their sides."""
+
+    found: tuple[Tensor, Tensor]
+    strong: tuple[Tensor, Tensor]  # with a large multiplier
+    kept: tuple[Tensor, Tensor]  # without duplicates
+
+
+def by_kinks(target: Target) -> Circle:
+    """Ours: where first-layer neurons bend together, and the multipliers solved for."""
+    gates = read_mixtures(target).gates
+    places = meeting_points(*gates, NUM_CANDIDATES, 0)  # type: ignore[arg-type]
+    kept = attack(target, "kkt")  # thinned before the multipliers are solved for
+    return Circle((places, _sides(target, places)), (kept.x, kept.label), (kept.x, kept.label))
+
+
+def by_paper(target: Target, iterations: int, seed: int, progress: Report = quiet) -> Circle:
+    """The paper's: eq. 8 without a prior, small multipliers dropped, then duplicates."""
+    settings = PaperSettings("auto", NUM_CANDIDATES, iterations, sigma=1.0, seed=seed)  # starts among the points
+    found = paper(target, settings, progress)
+    strong = large(found.multiplier)
+    x = found.x[strong]
+    kept = torch.from_numpy(thin(x.double().numpy(), SPACING, NUM_CANDIDATES)).to(x)
+    label = found.label[strong]
+    return Circle((found.x, found.label), (x, label), (kept, _sides(target, kept)))
+
+
+def inverted(target: Target) -> tuple[Tensor, Tensor]:
+    found = inversion(target, InversionSettings(INVERSIONS))
+    return found.x, found.label
+
+
+def covered(points: Tensor, found: Tensor) -> int:
+    """How many of the points have a candidate nearby."""
+    return int((torch.cdist(points, found) < NEAR).any(1).sum()) if len(found) else 0
+
+
+def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figure:
+    """H22 Fig. 2: a to c, then a row of d to f for each attack."""
+    points = private.x - private.mean
+    figure, (a, b, c, *others) = blank(1 + len(rows), 3, 3.5)
+    dots(a, points, private.y, "a  training points")
+    regions(b, target)
+    dots(b, points, private.y, "b  output of the net")
+    dots(c, *_starts(), f"c  {NUM_CANDIDATES} random starts")
+    for (name, row), (d, e, f) in zip(rows.items(), zip(*[iter(others)] * 3, strict=True), strict=True):
+        dots(d, *row.found, f"d  {name}: {len(row.found[0])} candidates")
+        dots(e, *row.strong, f"e  {len(row.strong[0])} with a large λ")
+        dots(f, *row.kept, f"f  {len(row.kept[0])} without duplicates")
+        ring(f, points)
+    return figure
+
+
+def regions(axes: Axes, target: Target) -> None:
+    """The output over the plane."""
+    steps = torch.linspace(-SIDE, SIDE, 200)
+    phi = outputs(target.net(), torch.cartesian_prod(steps, steps)).view(200, 200).T.numpy()
+    bound = float(abs(phi).max())
+    axes.imshow(
+        phi, origin="lower", extent=(-SIDE, SIDE, -SIDE, SIDE), cmap="RdBu_r", vmin=-bound, vmax=bound, alpha=0.7
+    )
+
+
+def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
+    for value, colour in enumerate(COLOURS):
+        axes.plot(*x[y == value].T.numpy(), ".", ms=6, color=colour)
+    axes.set_title(title, fontsize=8, loc="left")
+    axes.set(xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), aspect="equal", xticks=[], yticks=[])
+
+
+def ring(axes: Axes, points: Tensor) -> None:
+    """Around each training point."""
+    axes.plot(*points.T.numpy(), "o", ms=11, mfc="none", mec="k", mew=0.8)
+
+
+def _starts() -> tuple[Tensor, Tensor]:
+    x = torch.randn(NUM_CANDIDATES, 2, generator=torch.Generator().manual_seed(0))
+    return x, torch.arange(NUM_CANDIDATES) % 2
+
+
+def _sides(target: Target, x: Tensor) -> Tensor:
+    return (outputs(target.net(), x)[:, 0] > 0).long()

@@ -1,5 +1,0 @@
-"""Pictures and the page, from a saved Audit only."""
-
-from unfit.report.page import write_report
-
-__all__ = ["write_report"]
