@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,6 @@ def share_out(asked: int | None, default: int, classes: int) -> int:
             f"{asked} candidates cannot be shared out to {classes} classes; give a positive multiple of {classes}"
         )
     return asked
-
-
-def describe(method: str, settings: Any = None, base: bool = False, **more: str) -> dict[str, Any]:
-    """What made the candidates; `settings` is a dataclass with a seed, or None where there is nothing to set."""
-    plain = json.loads(json.dumps(asdict(settings))) if settings else {}  # tuples become lists, as when read back
-    return {"method": method, **more, "settings": plain, "seed": plain.get("seed", 0), "base": base}
 
 
 def save_candidates(candidates: Candidates, path: Path) -> None:

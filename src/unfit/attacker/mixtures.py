@@ -24,6 +24,8 @@ CANDIDATE_STD = 1.0
 class Mixtures:
     """Rows of `weight` are mixtures of maps of `shape`; the layers after it say how a map becomes an output."""
 
+    target: Target
+    base: Target | None  # the weights training started from, if they are known
     weight: Tensor  # (w, d)
     bias: Tensor | None
     shape: tuple[int, ...]
@@ -31,7 +33,6 @@ class Mixtures:
     later: list[tuple[Tensor, Tensor | None]]
     gates: tuple[Tensor, Tensor | None]  # weight and bias that decide which neurons are on: the target's own
     limits: tuple[float, float] | None  # of each value of a map
-    sha256: str  # of the target's weights
     start: list[tuple[Tensor, Tensor | None]] | None = None  # the base's dense layers, if there is a base
 
     @cached_property
@@ -49,7 +50,7 @@ class Mixtures:
     def facts(self) -> dict[str, Any]:
         """Whose weights these are and what their spectrum says; every attack records it."""
         return {
-            "target": self.sha256,
+            "target": self.target.sha256,
             "spectrum": self.span.values.tolist(),
             "noise_edge": self.span.edge,
             "rank": self.span.rank,
@@ -75,7 +76,7 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
     if conv is not None:
         shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
     limits = (0.0, torch.inf) if conv is not None else target.input_range
-    return Mixtures(weight, bias, shape, conv, dense[1:], dense[0], limits, target.sha256, start)
+    return Mixtures(target, base, weight, bias, shape, conv, dense[1:], dense[0], limits, start)
 
 
 def _layers(target: Target) -> tuple[nn.Conv2d | None, list[tuple[Tensor, Tensor | None]]]:

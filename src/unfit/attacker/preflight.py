@@ -6,46 +6,24 @@ The attacker's side: it looks at weights alone, and says what they cannot tell.
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unfit.attacker.attacks.solvers import can_unmix
-from unfit.attacker.attacks.unmix import UnmixSettings, run_ranks, tellable
-from unfit.attacker.consensus import ROOMY
-from unfit.attacker.costs import (
-    inversion_seconds,
-    kkt_seconds,
-    operations_per_second,
-    paper_seconds,
-    peel_seconds,
-    unmix_seconds,
-)
-from unfit.attacker.kinks import MAX_INPUTS
+from unfit.attacker.attacks import ATTACKS
+from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.base.modules import HINTS, as_base, as_target
 from unfit.base.target import NotPlainError, Target, Weights, load_base, load_target
 
-PROVABLE = 0.25  # samples for each neuron of the first layer, up to which proofs were seen to work
 STANDARD = 0.1  # relative difference of the noise from a standard start's
 EQUAL = 0.05  # relative difference of layer norms that are equal for all purposes
+SURE = 3.0  # standard deviations: a correlation of w neurons by chance has one of 1/√w
 TRAINED = 0.6  # correlation of a neuron's weights in and out that plain gradient steps leave
 CROWDED = 1 / 3  # of all directions: more than a few hundred samples, or steps that are no sums of inputs
-NAMES = ("auto", "peel", "unmix", "kkt", "kkt, papers' solver", "inversion", "weights")
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """Whether an attack applies, why, and for how long it would run on this machine (an estimate)."""
-
-    attack: str
-    applies: bool
-    why: str
-    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,14 +64,13 @@ class Preflight:
 
 def preflight(model: Target | nn.Module, base: Target | nn.Module | None = None) -> Preflight:
     """Look at a target, or at its change since the base, and attack nothing."""
-    target, began = as_target(model), time.perf_counter()
+    target = as_target(model)
     mixtures, layers = read_mixtures(target, as_base(base, target)), _layers(target)
     notes = [_on_samples(mixtures), _on_start(mixtures), _on_balance(layers), _on_optimiser(mixtures)]
-    reading = time.perf_counter() - began
     return Preflight(
         str(target.architecture),
         target.architecture.num_parameters,
-        _outlooks(target, mixtures, reading),
+        [kind().outlook(mixtures) for kind in ATTACKS],
         [note for note in notes if note],
         layers,
         mixtures.span.values.tolist(),
@@ -121,7 +98,7 @@ def not_covered(found: Weights) -> Preflight:
         notes.append("one plain convolution before dense layers is covered if a JSON file beside it describes it")
     if not kinds:
         notes = ["the dense layers do not chain: there are branches or skips, or their names have another order"]
-    attacks = [Outlook(name, False, why) for name in NAMES]
+    attacks = [Outlook(kind.title, False, why) for kind in ATTACKS]
     num = sum(value.numel() for value in found.values())
     return Preflight(None, num, attacks, notes, [], [], None, None, None)
 
@@ -172,70 +149,6 @@ def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _outlooks(target: Target, mixtures: Mixtures, reading: float) -> list[Outlook]:
-    """In the order of NAMES: what `auto` would do, and each attack by itself."""
-    speed, architecture = operations_per_second(), target.architecture
-    peel, unmix, kkt = _peel(mixtures), _unmix(target, mixtures, speed), _kkt(target, mixtures, speed)
-    enough = unmix.applies and mixtures.span.rank <= ROOMY * tellable(mixtures.shape)
-    parts = [part for part in (peel, unmix, kkt) if part.applies and not (part is kkt and enough)]
-    words = "does " + ", then ".join(part.attack for part in parts) if parts else unmix.why
-    papers = paper_seconds(mixtures.span.rank, architecture) if kkt.applies else None
-    return [
-        Outlook("auto", bool(parts), words, _total(parts)),
-        peel,
-        unmix,
-        replace(kkt, seconds=_total([kkt, unmix]) if kkt.applies else None),  # by itself it pools components too
-        Outlook(NAMES[4], kkt.applies, "one of its 100 settings" if kkt.applies else kkt.why, papers),
-        Outlook("inversion", True, "a baseline", inversion_seconds(architecture, speed)),
-        Outlook("weights", True, "a baseline", reading),
-    ]
-
-
-def _total(parts: list[Outlook]) -> float | None:
-    return sum(part.seconds or 0.0 for part in parts) if parts else None
-
-
-def _peel(mixtures: Mixtures) -> Outlook:
-    n, w = mixtures.num_samples, len(mixtures.weight)
-    why = None
-    if mixtures.start is None:
-        why = "needs the weights training started from (--base)"
-    elif mixtures.conv is not None:
-        why = "the first layer is a convolution"
-    elif mixtures.bias is None:
-        why = "the first layer has no bias"
-    elif n is None:
-        why = "the change since the base has no visible end (see below)"
-    elif n > PROVABLE * w:
-        why = f"{n} samples are too many to prove at width {w}: about {int(PROVABLE * w)} can be"
-    if why or n is None:
-        return Outlook("peel", False, why or "")
-    return Outlook("peel", True, f"up to {n} samples, each with a proof", peel_seconds(n, w))
-
-
-def _unmix(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
-    rank, most = mixtures.span.rank, tellable(mixtures.shape)
-    if rank < 2:
-        return Outlook("unmix", False, "nothing stands above the noise of the start")
-    if not target.is_image:
-        return Outlook("unmix", False, "the inputs are vectors, which have no edges")
-    if not can_unmix(target, mixtures):
-        return Outlook("unmix", False, f"samples crowd: {rank} directions, and edges tell {most} apart")
-    where = "behind the convolution" if mixtures.conv is not None else "above the noise"
-    seconds = unmix_seconds(run_ranks(mixtures, UnmixSettings()), mixtures.shape, speed)
-    return Outlook("unmix", True, f"{rank} directions {where}", seconds)
-
-
-def _kkt(target: Target, mixtures: Mixtures, speed: float) -> Outlook:
-    architecture, rank = target.architecture, mixtures.span.rank
-    if mixtures.weight.shape[1] <= MAX_INPUTS and architecture.num_outputs == 1 and mixtures.bias is not None:
-        return Outlook("kkt", True, "few inputs: where the neurons' kinks meet", 5.0)
-    if rank < 2:
-        return Outlook("kkt", False, "nothing stands above the noise of the start")
-    seconds = kkt_seconds(rank, architecture, speed)
-    return Outlook("kkt", True, f"random starts in {rank} directions", seconds)
-
-
 def _layers(target: Target) -> list[Layer]:
     pairs = [
         (target.weights[f"layer{i}.weight"].double(), target.weights.get(f"layer{i}.bias"))
@@ -280,7 +193,7 @@ def _on_balance(layers: list[Layer]) -> str:
     if len(layers) > 1 and float(norms.max()) <= (1 + EQUAL) * float(norms.min()):
         return "all layers have the same norm, as weight decay or endless training leaves them: the start is gone"
     strongest = max((layer.balance or 0.0 for layer in layers), default=0.0)
-    chance = 3 / min((layer.shape[0] for layer in layers[:-1]), default=1) ** 0.5
+    chance = SURE / min((layer.shape[0] for layer in layers[:-1]), default=1) ** 0.5
     if strongest <= chance:
         return "neurons are not balanced: no sign of training, as in a net just initialised"
     if strongest < TRAINED:

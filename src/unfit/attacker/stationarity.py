@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.attacker.candidates import share_out
 from unfit.base.errors import NotApplicableError, UsageError, unknown
 
 Score = Literal["auto", "binary", "multiclass", "any"]
@@ -195,3 +196,14 @@ def _refuse(problems: list[str]) -> None:
     if problems:
         kinds = ", ".join(kind.__name__ for kind in SUPPORTED)
         raise NotApplicableError(f"the KKT attack cannot be run: {'; '.join(problems)}. Supported layers: {kinds}")
+
+
+def num_candidates(asked: int | None, rank: int, score: Score, num_outputs: int) -> int:
+    """As many as asked for, or three for each direction of the span (the papers: at least two a sample)."""
+    chosen = choose_score(score, num_outputs)
+    return share_out(asked, 3 * rank, 1 if chosen == "any" else max(num_outputs, 2))
+
+
+def strength(multiplier: Tensor) -> Tensor:
+    """One number for each candidate: λ, or the total size of the multipliers of its outputs."""
+    return multiplier.flatten(1).abs().sum(1) if multiplier.ndim > 1 else multiplier

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 SHOWN = 5  # offending things named in one message
 
@@ -32,3 +36,8 @@ def listed(names: Sequence[object]) -> str:
     """The first few of them, and how many more there are."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(map(str, names[:SHOWN])) + more
+
+
+def explained(error: ValidationError) -> str:
+    """Everything that is wrong with a record, in one line."""
+    return "; ".join(f"`{'.'.join(map(str, each['loc']))}`: {each['msg']}" for each in error.errors())

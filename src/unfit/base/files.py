@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unfit.base.errors import UnfitError
+from unfit.base.errors import UnfitError, explained
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -95,5 +95,4 @@ def read_as(model: type[Model], path: Path) -> Model:
     try:
         return model.model_validate(read_json(path))
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise UnfitError(f"{path}: {'; '.join(problems)}") from error
+        raise UnfitError(f"{path}: {explained(error)}") from error

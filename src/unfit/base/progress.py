@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -14,6 +15,20 @@ Report = Callable[[float, str], None]
 
 def quiet(fraction: float, words: str) -> None:
     """Tells nobody."""
+
+
+def within(progress: Report, low: float, high: float) -> Report:
+    """For a part of the work: its 0 to 1 is `low` to `high` of the whole."""
+    if progress is quiet:
+        return quiet
+    return lambda fraction, words: progress(low + (high - low) * min(max(fraction, 0.0), 1.0), words)
+
+
+def split(progress: Report, shares: Sequence[float]) -> list[Report]:
+    """One report for each part of the work, in proportion to how long each takes."""
+    ends = list(accumulate(shares, initial=0.0))
+    whole = ends[-1] or 1.0
+    return [within(progress, low / whole, high / whole) for low, high in pairwise(ends)]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import struct
 import warnings
 import zipfile
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -65,7 +66,7 @@ class Target:
     def is_image(self) -> bool:
         return len(self.architecture.input_shape) == 3
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of the weights, whatever file they came in."""
         digest = hashlib.sha256()

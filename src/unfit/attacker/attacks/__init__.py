@@ -1,85 +1,98 @@
-"""One file an attack; each takes a Target and settings and gives Candidates, and never sees training data."""
+"""One file an attack. Each is a value: settings that know how to run on a target, and never see training data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Annotated, Any, get_args
 
+from pydantic import Field, ValidationError
 from torch import nn
 
-from unfit.attacker.attacks.auto import AutoSettings, auto
-from unfit.attacker.attacks.inversion import InversionSettings, inversion
-from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, Solver, fast, paper
-from unfit.attacker.attacks.unmix import UnmixSettings, unmix
-from unfit.attacker.attacks.weights import weights
+from unfit.attacker.attacks.auto import Auto
+from unfit.attacker.attacks.fast import FastKKT
+from unfit.attacker.attacks.inversion import Inversion
+from unfit.attacker.attacks.paper import PaperKKT
+from unfit.attacker.attacks.peel import Peel
+from unfit.attacker.attacks.unmix import Unmix
+from unfit.attacker.attacks.weights import Weights
 from unfit.attacker.candidates import Candidates
-from unfit.attacker.stationarity import Score
-from unfit.base.errors import UsageError, unknown
+from unfit.attacker.method import Method
+from unfit.attacker.mixtures import read_mixtures
+from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import as_base, as_target
 from unfit.base.progress import Report, quiet
 from unfit.base.target import Target
 
-__all__ = ["Method", "Score", "Solver", "attack"]
+Kkt = Annotated[FastKKT | PaperKKT, Field(discriminator="solver")]
+# A new attack is a file beside this one, and its name here.
+Attack = Annotated[Auto | Unmix | Kkt | Peel | Inversion | Weights, Field(discriminator="method")]
 
-Method = Literal["auto", "unmix", "kkt", "inversion", "weights"]
+
+def _kinds(union: Any) -> tuple[type[Method], ...]:
+    return (union,) if isinstance(union, type) else tuple(kind for arg in get_args(union) for kind in _kinds(arg))
+
+
+ATTACKS = _kinds(Attack)
+METHODS = tuple(dict.fromkeys(kind.model_fields["method"].default for kind in ATTACKS))
 
 
 def attack(
     model: Target | nn.Module,
-    method: Method = "auto",
+    attack: Method | str = "auto",
     base: Target | nn.Module | None = None,
-    seed: int = 0,
     progress: Report = quiet,
-    *,
-    solver: Solver | None = None,
-    score: Score | None = None,
-    num_candidates: int | None = None,
-    budget: float | None = None,
 ) -> Candidates:
     """Reconstruct training samples from weights alone: those of a Target, or of a module that `as_target` takes.
 
-    `base`: the weights training started from, if known (a public model that was fine-tuned): its change is
-    attacked, which gives away far more. `auto` does all that applies, within `budget` seconds if given, and puts
-    what it is most confident of first. `solver` and `score` are kkt's (`any` for a regression loss with weight
-    decay); `num_candidates` is kkt's, for each run, and inversion's.
+    `attack` is a value such as `Unmix(seed=1)`, or a name, which stands for the value with its defaults. `auto`
+    does all that applies and puts what it is most confident of first. `base` holds the weights training started
+    from, if they are known (a public model that was fine-tuned): its change is attacked, which gives away far
+    more.
     """
     target = as_target(model)
-    base = as_base(base, target)
-    if method not in get_args(Method):
-        raise unknown("method of attack", method, get_args(Method))
-    if solver is not None and solver not in get_args(Solver):
-        raise unknown("solver", solver, get_args(Solver))
-    if budget is not None and not budget > 0:
-        raise UsageError(f"budget must be positive, not {budget:g} seconds")
-    options = {"solver": solver, "score": score, "num_candidates": num_candidates, "budget": budget}
-    if method == "auto" and not (solver is None and score is None and num_candidates is None):
-        method = "kkt"  # whose options these are
-    _refuse_unread(method, solver, base, options)
-    if method == "auto":
-        return auto(target, base, AutoSettings(budget, seed), progress)
-    if method == "unmix":
-        return unmix(target, base, UnmixSettings(seed=seed), progress)
-    if method == "weights":
-        return weights(target, base)
-    if method == "inversion":
-        return inversion(target, InversionSettings(num_candidates, seed=seed), progress)
-    if solver == "paper":
-        return paper(target, PaperSettings(score or "auto", num_candidates, seed=seed), progress)
-    return fast(target, base, FastSettings(score or "auto", num_candidates, seed=seed), progress)
+    return run_attack(as_attack(attack), target, as_base(base, target), progress)
 
 
-def _refuse_unread(method: str, solver: str | None, base: Target | None, options: Mapping[str, object]) -> None:
-    """An option that the method would not read is a mistake worth saying."""
-    reads = {
-        "auto": {"budget"},
-        "kkt": {"solver", "score", "num_candidates"},
-        "inversion": {"num_candidates"},
-    }.get(method, set())
-    unread = [
-        f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and name not in reads
-    ]
-    if base is not None and (method == "inversion" or solver == "paper"):
-        unread.append("--base")
-    if unread:
-        name = "kkt with the papers' solver" if solver == "paper" and method == "kkt" else method
-        raise UsageError(f"{name} does not use {', '.join(unread)}")
+def run_attack(attack: Method, target: Target, base: Target | None, progress: Report = quiet) -> Candidates:
+    check_attack(attack, target, base)
+    return attack.run(read_mixtures(target, base), progress)
+
+
+def check_attack(attack: Method, target: Target, base: Target | None) -> None:
+    """Refuse what this attack would not read, and settings that do not fit the net."""
+    if base is not None and not attack.takes_base:
+        raise UsageError(f"{attack.title} does not use `base`")
+    attack.check(target.architecture)
+
+
+def as_attack(given: Method | str) -> Method:
+    if isinstance(given, Method):
+        return given
+    if isinstance(given, str):
+        return named_attack(given)
+    raise UsageError(f"`attack` is a name or a value such as Unmix(), not a {type(given).__name__}")
+
+
+def named_attack(method: str | None = None, **settings: Any) -> Method:
+    """The attack of this name with these settings; those that are None keep their defaults.
+
+    Without a name it is the first attack that has all of these settings. What it would not read is refused.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    if method is not None and method not in METHODS:
+        raise unknown("attack", method, METHODS)
+    kinds = [kind for kind in ATTACKS if method in (None, kind.model_fields["method"].default)]
+    fitting = [kind for kind in kinds if _has(kind, given)]
+    kind = (fitting or kinds)[0]
+    if unread := [f"`{name}`" for name in given if name not in kind.model_fields]:
+        raise UsageError(f"{kind.title} does not use {', '.join(unread)}")
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        raise UsageError(explained(error)) from error
+
+
+def _has(kind: type[Method], given: dict[str, Any]) -> bool:
+    """Whether this kind of attack reads all of these settings; each kind has one solver."""
+    fields = kind.model_fields
+    solver = fields["solver"].default if "solver" in fields else None
+    return given.keys() <= fields.keys() and given.get("solver", solver) == solver

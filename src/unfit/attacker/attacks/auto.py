@@ -1,72 +1,90 @@
-"""Everything that applies, one list: proofs, components, KKT runs, and what they agree on first."""
+"""Everything that applies, as one list: proofs, components, KKT runs, and what they agree on first."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Literal
 
-import torch
+from pydantic import PositiveFloat
 
-from unfit.attacker.attacks.peel import PeelSettings, prove
-from unfit.attacker.attacks.solvers import FastSettings, can_unmix, kkt_parts
-from unfit.attacker.attacks.unmix import UnmixSettings, components, tellable
-from unfit.attacker.candidates import Candidates, Part, describe, pool
+from unfit.attacker.attacks.fast import FastKKT
+from unfit.attacker.attacks.peel import Peel
+from unfit.attacker.attacks.unmix import Unmix, can_unmix, tellable
+from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
-from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.method import Method, Outlook, gather
+from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.stationarity import check_layers
-from unfit.base.progress import Report, quiet
-from unfit.base.target import Target
+from unfit.base.progress import Report, quiet, split
 
 
-@dataclass(frozen=True)
-class AutoSettings:
-    """`budget`: seconds after which no further run is begun; None: all of them."""
-
-    budget: float | None = None
-    seed: int = 0
-
-
-def auto(
-    target: Target, base: Target | None = None, settings: AutoSettings | None = None, progress: Report = quiet
-) -> Candidates:
+class Auto(Method):
     """Prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first, by confidence.
 
-    With a budget what finds most comes first, and the last run begun is finished: it may take a little longer.
+    `budget`: seconds after which no further run is begun. The last one is finished, so it may take a little
+    longer. What finds most comes first.
     """
-    settings, began = settings or AutoSettings(), time.perf_counter()
-    check_layers(target.net())
-    mixtures = read_mixtures(target, base)
-    parts: list[Part] = []
-    status = "finished"
-    for part in everything(target, mixtures, settings, _telling(progress, parts, mixtures)):
-        parts.append(part)
-        if settings.budget is not None and time.perf_counter() - began > settings.budget:
-            status = "out of budget"
-            break
-    agreed = agreement(parts, mixtures)
-    first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
-    others = [part for part in parts if part.proven is None]
-    nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
-    facts = mixtures.facts() | {"status": status, "seconds": time.perf_counter() - began}
-    progress(1.0, "pooled")
-    return pool(first + others or [nothing], describe("auto", settings, base is not None), facts)
+
+    method: Literal["auto"] = "auto"
+    budget: PositiveFloat | None = None
+
+    title = "auto"
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        began = time.perf_counter()
+        check_layers(mixtures.target.net())
+        parts: list[Part] = []
+        status = "finished"
+        for part in self.parts(mixtures, _telling(progress, parts, mixtures)):
+            parts.append(part)
+            if self.budget is not None and time.perf_counter() - began > self.budget:
+                status = "out of budget"
+                break
+        agreed = agreement(parts, mixtures)
+        first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
+        others = [part for part in parts if part.proven is None]
+        progress(1.0, "pooled")
+        return gather(self, mixtures, first + others, began, status)
+
+    def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+        """All that applies, what gives most first; nothing more once every sample is proven."""
+        peel, unmix, kkt = self._stages()
+        of_peel, of_unmix, of_kkt = split(progress, [each.seconds or 0.0 for each in self._outlooks(mixtures)])
+        proven, all_proven = peel.prove(mixtures, of_peel)
+        yield from proven
+        if all_proven:
+            return
+        if can_unmix(mixtures):
+            yield from unmix.components(mixtures, of_unmix)
+        if not enough(mixtures):
+            yield from kkt.snapshots(mixtures, range(kkt.runs), of_kkt)
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        """What it would do, in order, and for how long in all."""
+        outlooks = self._outlooks(mixtures)
+        applying = [outlook for outlook in outlooks if outlook.applies]
+        if not applying:
+            return Outlook(self.title, False, outlooks[1].why)
+        words = "does " + ", then ".join(outlook.attack for outlook in applying)
+        return Outlook(self.title, True, words, sum(outlook.seconds or 0.0 for outlook in applying))
+
+    def _outlooks(self, mixtures: Mixtures) -> list[Outlook]:
+        """Of each stage, in order."""
+        peel, unmix, kkt = self._stages()
+        if enough(mixtures):
+            last = Outlook(kkt.title, False, "it would find nothing that unmixing does not")
+        else:
+            last = kkt.runs_outlook(mixtures)
+        return [peel.outlook(mixtures), unmix.outlook(mixtures), last]
+
+    def _stages(self) -> tuple[Peel, Unmix, FastKKT]:
+        return Peel(seed=self.seed, budget=self.budget), Unmix(seed=self.seed), FastKKT(seed=self.seed)
 
 
-def everything(
-    target: Target, mixtures: Mixtures, settings: AutoSettings, progress: Report = quiet
-) -> Iterator[Part]:
-    """All that applies, what gives most first; nothing more once every sample is proven."""
-    proven, all_proven = prove(mixtures, PeelSettings(seed=settings.seed, seconds=settings.budget), progress)
-    yield from proven
-    if all_proven:
-        return
-    if can_unmix(target, mixtures):
-        yield from components(mixtures, UnmixSettings(seed=settings.seed), progress)
-        if mixtures.span.rank <= ROOMY * tellable(mixtures.shape):
-            return  # KKT runs would find nothing that unmixing does not
-    runs = FastSettings(seed=settings.seed)
-    yield from kkt_parts(target, mixtures, runs, range(runs.runs), progress)
+def enough(mixtures: Mixtures) -> bool:
+    """Whether KKT runs would find nothing that unmixing does not."""
+    return can_unmix(mixtures) and mixtures.span.rank <= ROOMY * tellable(mixtures.shape)
 
 
 def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:

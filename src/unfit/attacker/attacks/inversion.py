@@ -4,70 +4,102 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 import torch
+from pydantic import AfterValidator, PositiveInt
+from torch import Tensor
 
-from unfit.attacker.candidates import Candidates, Part, describe, pool, share_out
-from unfit.attacker.mixtures import Mixtures, read_mixtures
-from unfit.base.nets import device, outputs
+from unfit.attacker.candidates import Candidates, Part, share_out
+from unfit.attacker.costs import operations_per_second, pass_operations
+from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
+from unfit.attacker.mixtures import Mixtures
+from unfit.base.nets import Architecture, device, outputs
 from unfit.base.progress import Report, quiet
-from unfit.base.target import Target
 
-STARTS = 1000  # about so many, if no number is asked for
+NUM_STARTS = 1000  # about this many, unless a number is asked for: 40 times fewer than in the paper, in seconds
+TELL_EVERY = 10  # iterations
 
 
-@dataclass(frozen=True)
-class InversionSettings:
+def _rising(bounds: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < bounds[0] <= bounds[1]:
+        raise ValueError("needs two positive numbers, the smaller one first")
+    return bounds
+
+
+LogUniform = Annotated[tuple[float, float], AfterValidator(_rising)]
+
+
+class Inversion(Method):
     """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's."""
 
-    num_candidates: int | None = None  # default: STARTS
-    iterations: int = 300
-    lr: tuple[float, float] = (1e-6, 1.0)  # each start draws its own, log-uniform, as in the paper
-    sigma: tuple[float, float] = (1e-7, 1.0)  # of the start, log-uniform too
-    seed: int = 0
+    method: Literal["inversion"] = "inversion"
+    num_candidates: PositiveInt | None = None  # default: about NUM_STARTS
+    iterations: PositiveInt = 300
+    lr: LogUniform = (1e-6, 1.0)  # each start draws its own (H22 App. B.2)
+    sigma: LogUniform = (1e-7, 1.0)  # of the start, drawn likewise
+
+    title = "inversion"
+    takes_base = False
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        """All starts in one batch, by plain gradient ascent; the most extreme outputs come first.
+
+        Its loss is how far outputs were driven, on average, with a minus.
+        """
+        began, target = time.perf_counter(), mixtures.target
+        m, k = self.count(target.architecture), target.architecture.num_outputs
+        net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
+        random = torch.Generator().manual_seed(self.seed)
+        lr, sigma = (_log_uniform(m, *bounds, len(shape), random) for bounds in (self.lr, self.sigma))
+        x = (sigma * torch.randn(m, *shape, generator=random)).to(device())
+        lr = lr.to(x)
+        label = torch.arange(m, device=x.device) % max(k, 2)
+        for iteration in range(self.iterations):
+            if iteration % TELL_EVERY == 0:
+                progress(iteration / self.iterations, f"{m} starts")
+            x.requires_grad_()
+            (gradient,) = torch.autograd.grad(_driven(net(x), label).sum(), x)
+            moved = x.detach() + lr * gradient
+            x = moved.clamp(*target.input_range) if target.input_range else moved
+        driven = _driven(outputs(net, x.detach()), label)
+        order, loss = driven.argsort(descending=True), -float(driven.mean())
+        part = Part("inversion", x.detach()[order].cpu(), label[order].cpu())
+        return gather(self, mixtures, [part], began, loss=loss if math.isfinite(loss) else None)
+
+    def count(self, architecture: Architecture) -> int:
+        return share_out(self.num_candidates, NUM_STARTS, max(architecture.num_outputs, 2))
+
+    def check(self, architecture: Architecture) -> None:
+        self.count(architecture)
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        """Each iteration goes forward, and backward to the inputs."""
+        architecture = mixtures.target.architecture
+        ops = 2 * 2 * self.count(architecture) * pass_operations(architecture)
+        return Outlook(self.title, True, "a baseline", self.iterations * ops / operations_per_second())
+
+    def varies(self, architecture: Architecture) -> Parameters:
+        """The ranges that single starts draw from by default, for all starts of a trial together."""
+        return {
+            name: Parameter(low=low, high=high, log=True)
+            for name, (low, high) in (("lr", DEFAULT.lr), ("sigma", DEFAULT.sigma))
+        }
+
+    def vary(self, values: Values, seed: int) -> Self:
+        return super().vary({name: (value, value) for name, value in values.items()}, seed)
 
 
-def inversion(target: Target, settings: InversionSettings | None = None, progress: Report = quiet) -> Candidates:
-    """All starts in one batch, by plain gradient ascent; the most extreme outputs first."""
-    return run_inversion(target, read_mixtures(target), settings or InversionSettings(), progress)
+DEFAULT = Inversion()
 
 
-def run_inversion(
-    target: Target, mixtures: Mixtures, settings: InversionSettings, progress: Report = quiet
-) -> Candidates:
-    """The same where the mixtures are known. Its loss is how far outputs were driven, on average, with a minus."""
-    began = time.perf_counter()
-    k = target.architecture.num_outputs
-    m = share_out(settings.num_candidates, STARTS, max(k, 2))
-    net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
-    random = torch.Generator().manual_seed(settings.seed)
-    lr, sigma = (_log_uniform(m, *bounds, len(shape), random) for bounds in (settings.lr, settings.sigma))
-    x = (sigma * torch.randn(m, *shape, generator=random)).to(device())
-    lr = lr.to(x)
-    label = torch.arange(m, device=x.device) % max(k, 2)
-    for iteration in range(settings.iterations):
-        if iteration % 10 == 0:
-            progress(iteration / settings.iterations, f"{m} starts")
-        x.requires_grad_()
-        (gradient,) = torch.autograd.grad(_driven(net(x), label).sum(), x)
-        moved = x.detach() + lr * gradient
-        x = moved.clamp(*target.input_range) if target.input_range else moved
-    driven = _driven(outputs(net, x.detach()), label)
-    order, loss = driven.argsort(descending=True), -float(driven.mean())
-    facts = mixtures.facts() | {"status": "finished", "loss": loss if math.isfinite(loss) else None}
-    facts["seconds"] = time.perf_counter() - began
-    part = Part("inversion", x.detach()[order].cpu(), label[order].cpu())
-    return pool([part], describe("inversion", settings), facts)
-
-
-def _driven(phi: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def _driven(phi: Tensor, label: Tensor) -> Tensor:
     """What each start drives up: ±Φ, or Φ of its class."""
     if phi.shape[1] == 1:
         return phi[:, 0] * (2 * label - 1)
     return phi.gather(1, label[:, None])[:, 0]
 
 
-def _log_uniform(m: int, low: float, high: float, ndim: int, random: torch.Generator) -> torch.Tensor:
+def _log_uniform(m: int, low: float, high: float, ndim: int, random: torch.Generator) -> Tensor:
     drawn = low * (high / low) ** torch.rand(m, generator=random)
     return drawn.view(-1, *[1] * ndim)

@@ -14,15 +14,19 @@ import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacker.candidates import Part
+from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.ica import Contrast, edge_groups, separate
+from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
+from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
 
 ZERO = 0.01  # of a column's mean size: below it a neuron counts as off
@@ -32,20 +36,63 @@ AGREE = 0.9  # share of the neurons a column vanishes on that must be off for it
 HARD = 1e4  # slope of the gates: as good as hard
 SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # of the samples still mixed: the rank of each round's unmixing
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))
+PROVABLE = 0.25  # samples for each neuron of the first layer, up to which proofs were seen to work
+MEASURED_SECONDS = (4.0, 8.0)  # whatever the size, and at 100 samples and width 1000 (docs/results.md)
 FEW = 25  # so few are unmixed at full rank
 
 
-@dataclass(frozen=True)
-class PeelSettings:
+class Peel(Method):
     """Rounds of unmixing and proving, until all is proven or nothing new comes."""
 
-    rounds: int = 60
-    patience: int = 8  # rounds without a new proof
-    unmix_iterations: int = 150
-    column_iterations: int = 20
-    null: int = 64  # chance candidates that set the bar for a proof
-    seconds: float | None = None  # after which no round is begun
-    seed: int = 0
+    method: Literal["peel"] = "peel"
+    rounds: PositiveInt = 60
+    patience: PositiveInt = 8  # rounds without a new proof
+    unmix_iterations: PositiveInt = 150
+    column_iterations: PositiveInt = 20
+    null: PositiveInt = 64  # chance candidates that set the bar for a proof
+    budget: PositiveFloat | None = None  # seconds after which no round is begun
+
+    title = "peel"
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        """Only what is proven. Where nothing could be, it raises NotApplicableError."""
+        began = time.perf_counter()
+        if why := self.obstacle(mixtures):
+            raise NotApplicableError(f"peel cannot be run: {why}")
+        parts, _ = self.prove(mixtures, progress)
+        return gather(self, mixtures, parts, began)
+
+    def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
+        """What can be proven (one part or none), and whether that is every sample."""
+        change = read_change(mixtures)
+        part = None if change is None else peel(change, self, progress)
+        if change is None or part is None:
+            return [], False
+        return [part], len(part.x) == change.n
+
+    def obstacle(self, mixtures: Mixtures) -> str | None:
+        """Why nothing can be proven; None if something may be."""
+        if mixtures.start is None:
+            return "it needs the weights training started from (`base`)"
+        if mixtures.conv is not None:
+            return "the first layer is a convolution"
+        if mixtures.bias is None:
+            return "the first layer has no bias"
+        return None if mixtures.num_samples else "the change since the base has no visible end"
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        n, w = mixtures.num_samples, len(mixtures.weight)
+        if (why := self.obstacle(mixtures)) or n is None:
+            return Outlook(self.title, False, why or "")
+        if n > (most := int(PROVABLE * w)):
+            why = f"{n} samples are too many to prove at width {w}: about {most} can be"
+            return Outlook(self.title, False, why)
+        return Outlook(self.title, True, f"up to {n} samples, each with a proof", self.seconds(n, w))
+
+    def seconds(self, num_samples: int, width: int) -> float:
+        """The number of rounds grows with the samples, and so does the work of each."""
+        fixed, at_100 = MEASURED_SECONDS
+        return fixed + at_100 * (num_samples / 100) ** 5 * width / 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,16 +140,7 @@ def read_change(mixtures: Mixtures) -> Change | None:
     return Change(rows, space, mixtures.shape, start, [mixtures.gates, *mixtures.later])
 
 
-def prove(mixtures: Mixtures, settings: PeelSettings, progress: Report = quiet) -> tuple[list[Part], bool]:
-    """What can be proven (one part or none), and whether that is every sample."""
-    change = read_change(mixtures)
-    part = None if change is None else peel(change, settings, progress)
-    if change is None or part is None:
-        return [], False
-    return [part], len(part.x) == change.n
-
-
-def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Part | None:
+def peel(change: Change, settings: Peel, progress: Report = quiet) -> Part | None:
     """The proven samples, with their labels; None if there are none."""
     known, stale, began = change.rows.new_zeros(0, len(change.rows)), 0, time.perf_counter()
     bar = proof_bar(change, settings)
@@ -117,7 +155,7 @@ def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Pa
             known = consistent(change, known[: change.n])[0]
         stale = 0 if len(known) > before else stale + 1
         progress(len(known) / change.n, f"{len(known)} of {change.n} samples proven")
-        late = settings.seconds is not None and time.perf_counter() - began > settings.seconds
+        late = settings.budget is not None and time.perf_counter() - began > settings.budget
         if len(known) == change.n or stale == settings.patience or late:
             break
     known, pictures, agreement = consistent(change, known)
@@ -130,7 +168,7 @@ def peel(change: Change, settings: PeelSettings, progress: Report = quiet) -> Pa
     return Part("peel: proven", x, label.cpu(), proven=sure.bool(), confidence=sure)
 
 
-def loose_components(change: Change, known: Tensor, turn: int, settings: PeelSettings) -> Tensor:
+def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -> Tensor:
     """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (r, d)"""
     left = change.n - len(known)
     share = 1.0 if left <= FEW else SHARES[turn % len(SHARES)]
@@ -176,7 +214,7 @@ def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) ->
     return level(a)
 
 
-def proof_bar(change: Change, settings: PeelSettings) -> float:
+def proof_bar(change: Change, settings: Peel) -> float:
     """How many zeros are proof: well above what the same search reaches in a random space of the same size.
 
     Any n-dimensional space holds vectors with n − 1 zeros, and the search finds some more. Each neuron keeps its

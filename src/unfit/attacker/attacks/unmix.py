@@ -7,89 +7,108 @@ row space gives the images back, up to sign and scale. No network gradients at a
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Literal, Self
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 
-from unfit.attacker.attacks.peel import PeelSettings, prove
-from unfit.attacker.candidates import Candidates, Part, describe, pool
+from unfit.attacker.attacks.peel import Peel
+from unfit.attacker.candidates import Candidates, Part
+from unfit.attacker.costs import OVERHEAD, operations_per_second
 from unfit.attacker.ica import Contrast, edge_density, edge_groups, separate
-from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, read_mixtures, rescale
+from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
+from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
+from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
-from unfit.base.target import Target
 
 POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
 
 
-@dataclass(frozen=True)
-class UnmixSettings:
-    """One run for each rank and contrast; different runs find different samples, so all are pooled."""
+class Unmix(Method):
+    """One run for each rank and contrast. Different runs find different samples, so all are pooled.
 
-    ranks: tuple[float, ...] = (0.7, 0.85, 1.0, 1.2)  # times the number of directions above the noise edge
-    runs: tuple[tuple[Contrast, bool], ...] = (
-        ("root", True),
-        ("log", True),
-        ("root", False),
-    )  # contrast, orthogonal
-    iterations: int = 300
-    seed: int = 0
-
-
-def unmix(
-    target: Target,
-    base: Target | None = None,
-    settings: UnmixSettings | None = None,
-    progress: Report = quiet,
-) -> Candidates:
-    """Attack the first layer, or with `base` (the weights training started from) its change.
-
-    With a base, samples are proven where that can be done; if all are, there is nothing else to find. A target in
-    which no direction stands above the noise gives no candidates; `facts` says so.
+    With a base, samples are proven first where that can be done; if all are, nothing is left to unmix.
     """
-    return run_unmix(target, read_mixtures(target, base), settings or UnmixSettings(), progress)
+
+    method: Literal["unmix"] = "unmix"
+    ranks: tuple[PositiveFloat, ...] = (0.7, 0.85, 1.0, 1.2)  # times the number of directions above the noise edge
+    runs: tuple[tuple[Contrast, bool], ...] = (("root", True), ("log", True), ("root", False))  # and orthogonal?
+    iterations: PositiveInt = 300
+
+    title = "unmix"
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        """Its loss is how dense the edges of its components are."""
+        began = time.perf_counter()
+        proven, all_proven = Peel(seed=self.seed).prove(mixtures, progress)
+        parts = proven if all_proven else [*proven, *self.components(mixtures, progress)]
+        progress(1.0, "pooled")
+        losses = [part.loss for part in parts if part.loss is not None]
+        return gather(self, mixtures, parts, began, loss=min(losses, default=1.0))
+
+    def components(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+        """The independent components of the span, both signs, one part for each rank and contrast."""
+        span = mixtures.span
+        plan = list(itertools.product(self.chosen_ranks(mixtures), self.runs))
+        for i, (rank, (contrast, orthogonal)) in enumerate(plan):
+            name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
+            progress(i / len(plan), name)
+            groups = edge_groups(span.right[:rank], mixtures.shape)
+            mixing = separate(groups, contrast, orthogonal, self.iterations, self.seed + i)
+            maps = mixing @ span.right[:rank]
+            x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
+            yield Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
+
+    def chosen_ranks(self, mixtures: Mixtures) -> list[int]:
+        """How many directions are unmixed, in one run after the other."""
+        span = mixtures.span
+        most = min(span.rank if span.ends else len(span.right), tellable(mixtures.shape))
+        return sorted({min(max(2, round(f * span.rank)), most) for f in self.ranks if span.rank > 1})
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        rank, most = mixtures.span.rank, tellable(mixtures.shape)
+        if rank < 2:
+            return Outlook(self.title, False, "nothing stands above the noise of the start")
+        if not mixtures.target.is_image:
+            return Outlook(self.title, False, "the inputs are vectors, which have no edges")
+        if not can_unmix(mixtures):
+            return Outlook(self.title, False, f"samples crowd: {rank} directions, and edges tell {most} apart")
+        where = "behind the convolution" if mixtures.conv is not None else "above the noise"
+        seconds = self.seconds(self.chosen_ranks(mixtures), mixtures.shape)
+        return Outlook(self.title, True, f"{rank} directions {where}", seconds)
+
+    def seconds(self, ranks: list[int], shape: tuple[int, ...]) -> float:
+        """Each iteration takes two products with the edges, the score of each edge, and a polar factor."""
+        channels, *sides = shape if len(shape) == 3 else (1, math.prod(shape))
+        edges = 2 * channels * math.prod(sides)
+        # by measurement, a score costs about a hundred operations an edge, and an SVD about 100 r³
+        each = [4 * r**2 * edges + 100 * r * edges + 100 * r**3 for r in ranks]
+        speed = operations_per_second()
+        return len(self.runs) * self.iterations * sum(OVERHEAD + ops / speed for ops in each)
+
+    def varies(self, architecture: Architecture) -> Parameters:
+        """One of the runs that it makes by default, with any rank between theirs."""
+        return {
+            "rank": Parameter(low=min(DEFAULT.ranks), high=max(DEFAULT.ranks)),
+            "contrast": Parameter(choices=("root", "log")),
+            "orthogonal": Parameter(choices=(True, False)),
+        }
+
+    def vary(self, values: Values, seed: int) -> Self:
+        run = (values["contrast"], values["orthogonal"])
+        return super().vary({"ranks": (values["rank"],), "runs": (run,)}, seed)
 
 
-def run_unmix(target: Target, mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Candidates:
-    """The same where the mixtures are known. Its loss is how dense the edges of its components are."""
-    began = time.perf_counter()
-    parts = list(unmixed(mixtures, settings, progress))
-    losses = [part.loss for part in parts if part.loss is not None]
-    progress(1.0, "pooled")
-    nothing = Part("nothing above the noise edge", torch.zeros(0, *target.architecture.input_shape))
-    facts = mixtures.facts() | {"status": "finished", "loss": min(losses, default=1.0)}
-    facts["seconds"] = time.perf_counter() - began
-    return pool(parts or [nothing], describe("unmix", settings, mixtures.start is not None), facts)
+DEFAULT = Unmix()
 
 
-def unmixed(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
-    """What can be proven, then the independent components, unless every sample is proven."""
-    proven, all_proven = prove(mixtures, PeelSettings(seed=settings.seed), progress)
-    yield from proven
-    if not all_proven:
-        yield from components(mixtures, settings, progress)
-
-
-def components(mixtures: Mixtures, settings: UnmixSettings, progress: Report = quiet) -> Iterator[Part]:
-    """The independent components of the span, both signs, one part for each rank and contrast."""
-    span = mixtures.span
-    plan = list(itertools.product(run_ranks(mixtures, settings), settings.runs))
-    for i, (rank, (contrast, orthogonal)) in enumerate(plan):
-        name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
-        progress(i / len(plan), name)
-        groups = edge_groups(span.right[:rank], mixtures.shape)
-        mixing = separate(groups, contrast, orthogonal, settings.iterations, settings.seed + i)
-        maps = mixing @ span.right[:rank]
-        x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
-        yield Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
-
-
-def run_ranks(mixtures: Mixtures, settings: UnmixSettings) -> list[int]:
-    """How many directions are unmixed, in one run after the other."""
-    span = mixtures.span
-    most = min(span.rank if span.ends else len(span.right), tellable(mixtures.shape))
-    return sorted({min(max(2, round(f * span.rank)), most) for f in settings.ranks if span.rank > 1})
+def can_unmix(mixtures: Mixtures) -> bool:
+    """Whether edges can tell the sources apart; behind a convolution some of them, and KKT runs find fewer."""
+    crowded = mixtures.span.rank > tellable(mixtures.shape)
+    return mixtures.target.is_image and (mixtures.conv is not None or not crowded)
 
 
 def tellable(shape: tuple[int, ...]) -> int:

@@ -39,7 +39,10 @@ def write_report(audit: Audit, folder: Path) -> None:
 def page(audit: Audit) -> str:
     _check(audit)
     environment = Environment(
-        loader=PackageLoader("unfit.auditor", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("unfit.auditor", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     environment.filters |= {"share": _share, "how_often": how_often}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}

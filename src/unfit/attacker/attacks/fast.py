@@ -1,0 +1,224 @@
+"""The KKT attack in seconds: in the row space of the first dense layer, with multipliers solved for exactly."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from unfit.attacker.attacks.unmix import Unmix, can_unmix
+from unfit.attacker.candidates import Candidates, Part
+from unfit.attacker.costs import OVERHEAD, operations_per_second
+from unfit.attacker.kinks import MAX_INPUTS, exact_multipliers, large, meeting_points
+from unfit.attacker.method import Method, Outlook, Parameter, Parameters, gather
+from unfit.attacker.mixtures import TYPICAL_STD, Mixtures
+from unfit.attacker.stationarity import (
+    Layers,
+    Score,
+    candidate_signals,
+    check_layers,
+    choose_score,
+    forward,
+    num_candidates,
+    predicted,
+    strength,
+)
+from unfit.base.nets import Architecture
+from unfit.base.progress import Report, quiet, split
+
+MULTIPLIER_RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal: it keeps near-copies apart
+LEAST_MULTIPLIER = 0.1  # of the mean: a candidate at 0 would have no signal and never move again
+ACTIVE_SET_PASSES = 6  # of non-negative least squares; later passes drop hardly any multiplier
+SETTLING = 20  # iterations before a run's first snapshot …
+BETWEEN = 10  # … and from one to the next
+BOX_EVERY = 5  # iterations: the box is held by going through the inputs and back, which costs as much as a step
+SEEDS_OF_A_RUN = 1000  # run r of seed s starts from seed 1000 s + r, so no two runs share their start
+NUM_KINKS = 100  # meeting points, unless a number is asked for: H22's number of candidates on the circle
+KINK_SLOPE = 2  # times `alpha`: at a kink the gates decide, so they are taken sharper
+TINY = 1e-20  # added to a diagonal, so that candidates without any signal do not make it singular
+KINK_SECONDS = 5.0  # measured on the circle (docs/results.md)
+
+
+class FastKKT(Method):
+    """Short runs from a few starts; all snapshots on the way are pooled. Nothing here needs a sweep.
+
+    The defaults were chosen on CIFAR-10, n=100 and n=500, two and ten classes (docs/results.md): a factor of
+    three in `alpha`, `damping` or `step` changes the counts by a few.
+    """
+
+    method: Literal["kkt"] = "kkt"
+    solver: Literal["fast"] = "fast"
+    score: Score = "auto"
+    num_candidates: PositiveInt | None = None  # a run; default: three for each direction above the noise edge
+    runs: PositiveInt = 6
+    iterations: PositiveInt = 60
+    alpha: PositiveFloat = 50.0  # slope of the smooth derivative
+    damping: PositiveFloat = 0.03  # of the mean squared signal
+    step: PositiveFloat = 0.3
+
+    title = "kkt"
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        """Its loss is the share of the first layer that it cannot explain."""
+        began = time.perf_counter()
+        check_layers(mixtures.target.net())
+        parts = list(self.parts(mixtures, progress))
+        losses = [part.loss for part in parts if part.loss is not None and part.name.startswith("kkt")]
+        progress(1.0, "pooled")
+        return gather(self, mixtures, parts, began, loss=min(losses, default=1.0))
+
+    def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+        """The candidates of each snapshot as it is taken, and after the first run the components of unmixing."""
+        unmix = Unmix(seed=self.seed)
+        first, second, third = split(progress, (1, 1, self.runs - 1))
+        yield from self.snapshots(mixtures, range(1), first)
+        if can_unmix(mixtures):
+            yield from unmix.components(mixtures, second)
+        yield from self.snapshots(mixtures, range(1, self.runs), third)
+
+    def snapshots(self, mixtures: Mixtures, runs: range, progress: Report = quiet) -> Iterator[Part]:
+        """The candidates of each snapshot of these runs; with few inputs, the points where kinks meet instead."""
+        architecture = mixtures.target.architecture
+        score = choose_score(self.score, architecture.num_outputs)
+        if has_kinks(mixtures, score):
+            if 0 in runs:
+                yield self._from_kinks(mixtures)
+            return
+        m = num_candidates(self.num_candidates, mixtures.span.rank, score, architecture.num_outputs)
+        if mixtures.span.rank < 2:
+            return
+        for i, run in enumerate(runs):
+            progress(i / len(runs), f"run {run + 1} of {self.runs}, {m} candidates")
+            for iteration, loss, maps, label, multiplier in alternate(mixtures, score, m, self, run):
+                name = f"kkt: run {run + 1}, iteration {iteration}"
+                known = None if score == "any" else label.cpu()
+                yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu(), loss=loss)
+
+    def _from_kinks(self, mixtures: Mixtures) -> Part:
+        weight, bias = mixtures.gates
+        assert mixtures.bias is not None
+        assert bias is not None
+        x = meeting_points(weight, bias, self.num_candidates or NUM_KINKS, self.seed)
+        layers: Layers = [mixtures.gates, *mixtures.later]
+        label = predicted(forward(layers, x, self.alpha)[2])
+        signals = candidate_signals(layers, x, label, "binary", KINK_SLOPE * self.alpha)[:, 0]
+        multiplier = exact_multipliers(signals, x, mixtures.weight, mixtures.bias)
+        kept = large(multiplier)
+        rest = mixtures.weight - (multiplier[:, None] * signals)[kept].T @ x[kept]
+        loss = _share(rest, mixtures.weight)
+        x = mixtures.inputs(x[kept])
+        return Part("kkt: kinks", x.cpu(), label[kept].cpu(), multiplier[kept].cpu(), loss=loss)
+
+    def check(self, architecture: Architecture) -> None:
+        num_candidates(self.num_candidates, 1, self.score, architecture.num_outputs)
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        runs, unmix = self.runs_outlook(mixtures), Unmix(seed=self.seed).outlook(mixtures)
+        if runs.applies and unmix.applies:
+            return replace(runs, seconds=(runs.seconds or 0.0) + (unmix.seconds or 0.0))
+        return runs
+
+    def runs_outlook(self, mixtures: Mixtures) -> Outlook:
+        """Without the components of unmixing."""
+        architecture, rank = mixtures.target.architecture, mixtures.span.rank
+        if has_kinks(mixtures, choose_score(self.score, architecture.num_outputs)):
+            return Outlook(self.title, True, "few inputs: where the neurons' kinks meet", KINK_SECONDS)
+        if rank < 2:
+            return Outlook(self.title, False, "nothing stands above the noise of the start")
+        return Outlook(self.title, True, f"random starts in {rank} directions", self.seconds(rank, architecture))
+
+    def seconds(self, rank: int, architecture: Architecture) -> float:
+        """Each iteration takes signals of the candidates through all layers, and their multipliers."""
+        m = num_candidates(self.num_candidates, rank, self.score, architecture.num_outputs)
+        (w, _), *others = (shape for shape in architecture.layer_shapes if len(shape) == 2)
+        later = sum(map(math.prod, others))
+        ops = 6 * m * (rank * w + later) + 4 * m**2 * w + 5 * m**3
+        return self.runs * self.iterations * (OVERHEAD + ops / operations_per_second())
+
+    def varies(self, architecture: Architecture) -> Parameters:
+        """Around its defaults, by a factor of two to three both ways."""
+        return {
+            "alpha": Parameter(low=15, high=150, log=True),
+            "damping": Parameter(low=0.01, high=0.1, log=True),
+            "step": Parameter(low=0.1, high=0.6),
+        }
+
+
+def has_kinks(mixtures: Mixtures, score: Score) -> bool:
+    """Whether the inputs are so few that the points where kinks meet can be found."""
+    return mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None
+
+
+def alternate(
+    mixtures: Mixtures, score: Score, m: int, settings: FastKKT, run: int
+) -> Iterator[tuple[int, float, Tensor, Tensor, Tensor]]:
+    """One run: gates and signals of the candidates, their exact multipliers, a damped least-squares step; again.
+
+    Yields snapshots (iteration, loss, maps, label, multiplier): a run wanders through samples, and most of what it
+    has come near at one time it has left at another. The loss is that before the last step.
+
+    With the gates held, W1 = Σ c_i δ_i x_iᵀ is linear in x, so (AAᵀ + ρI)⁻¹ is the Gauss–Newton metric (A = cδ).
+    What the gates themselves would gain is left out: following it from random starts ends in poor local minima.
+    Multipliers are solved for and a box holds the inputs, so a run cannot run away.
+    """
+    span, rank = mixtures.span, mixtures.span.rank
+    basis = span.right[:rank]  # (r, d)
+    fitted, gates = mixtures.weight @ basis.T, mixtures.gates[0] @ basis.T
+    layers: Layers = [(gates, mixtures.gates[1]), *mixtures.later]
+    bias = mixtures.bias
+    k = mixtures.later[-1][0].shape[0] if mixtures.later else len(mixtures.weight)
+    label = (torch.arange(m) % max(k, 2)).to(fitted.device)
+    seed = settings.seed * SEEDS_OF_A_RUN + run
+    u = random_starts(span.values[:rank].to(fitted), m, mixtures.weight.shape[1], seed)
+    for iteration in range(1, settings.iterations + 1):
+        signals = candidate_signals(layers, u, label, score, settings.alpha)  # (m, q, w)
+        c = multipliers(signals, u, fitted, bias, score)  # (m, q)
+        a = (c[..., None] * signals).sum(1)
+        gram = a @ a.T
+        gram.diagonal().add_(settings.damping * gram.diagonal().mean() + TINY)
+        rest = fitted - a.T @ u
+        moved = u + settings.step * torch.linalg.solve(gram, a @ rest)
+        if not moved.isfinite().all():
+            return  # the snapshots so far are kept
+        u = moved
+        if mixtures.limits and iteration % BOX_EVERY == 1:
+            u = (u @ basis).clamp(*mixtures.limits) @ basis.T
+        if iteration == settings.iterations or (iteration >= SETTLING and iteration % BETWEEN == 0):
+            yield iteration, _share(rest, fitted), u @ basis, label, strength(c)
+
+
+def _share(rest: Tensor, whole: Tensor) -> float:
+    """Of the whole, what the rest is: 1 if nothing is explained."""
+    return float(rest.square().sum() / whole.square().sum())
+
+
+def random_starts(values: Tensor, m: int, d: int, seed: int) -> Tensor:
+    """Random points of the row space, spread as the mixtures are: (m, r)."""
+    random = torch.Generator().manual_seed(seed)
+    u = torch.randn(m, len(values), generator=random).to(values) * values
+    return TYPICAL_STD * math.sqrt(d) * u / u.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+def multipliers(signals: Tensor, u: Tensor, weight: Tensor, bias: Tensor | None, score: Score) -> Tensor:
+    """argmin_c ‖[W1 | b1] − Σ c δ [u; 1]ᵀ‖² + ridge: (m, q). λ ≥ 0: drop the negative ones, solve again."""
+    m, q, w = signals.shape
+    flat, x = signals.reshape(m * q, w), u.repeat_interleave(q, 0)
+    gram = (flat @ flat.T) * (x @ x.T + (bias is not None))
+    product = (flat * (x @ weight.T + (0 if bias is None else bias))).sum(1)
+    gram.diagonal().add_(MULTIPLIER_RIDGE * gram.diagonal().mean() + TINY)
+    if score == "any":
+        return torch.linalg.solve(gram, product).view(m, q)
+    active, c = torch.ones(m * q, dtype=torch.bool, device=u.device), product
+    for _ in range(ACTIVE_SET_PASSES):
+        c = torch.zeros_like(product)
+        c[active] = torch.linalg.solve(gram[active][:, active], product[active])
+        if (c >= 0).all():
+            break
+        active = c > 0
+    return c.clamp_min(LEAST_MULTIPLIER * float(c.clamp_min(0).mean())).view(m, q)
