@@ -13,6 +13,13 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from unfit.attacker.attacks import attack as attack
+    from unfit.attacker.attacks.auto import Auto as Auto
+    from unfit.attacker.attacks.fast import FastKKT as FastKKT
+    from unfit.attacker.attacks.inversion import Inversion as Inversion
+    from unfit.attacker.attacks.paper import PaperKKT as PaperKKT
+    from unfit.attacker.attacks.peel import Peel as Peel
+    from unfit.attacker.attacks.unmix import Unmix as Unmix
+    from unfit.attacker.attacks.weights import Weights as Weights
     from unfit.attacker.candidates import Candidates as Candidates
     from unfit.attacker.preflight import Preflight as Preflight
     from unfit.attacker.preflight import preflight as preflight
@@ -20,7 +27,8 @@ if TYPE_CHECKING:
     from unfit.auditor.audit import Audit as Audit
     from unfit.auditor.audit import audit as audit
     from unfit.auditor.audit import load_audit as load_audit
-    from unfit.auditor.record import Policy as Policy
+    from unfit.auditor.request import AuditRequest as AuditRequest
+    from unfit.auditor.request import Policy as Policy
     from unfit.auditor.samples import Samples as Samples
     from unfit.auditor.samples import draw as draw
     from unfit.auditor.samples import draw_unseen as draw_unseen
@@ -41,6 +49,13 @@ __version__ = "0.1.0"
 
 _PUBLIC = {  # module: what it gives the package; loaded when it is first asked for, since PyTorch takes seconds
     "unfit.attacker.attacks": ("attack",),
+    "unfit.attacker.attacks.auto": ("Auto",),
+    "unfit.attacker.attacks.fast": ("FastKKT",),
+    "unfit.attacker.attacks.inversion": ("Inversion",),
+    "unfit.attacker.attacks.paper": ("PaperKKT",),
+    "unfit.attacker.attacks.peel": ("Peel",),
+    "unfit.attacker.attacks.unmix": ("Unmix",),
+    "unfit.attacker.attacks.weights": ("Weights",),
     "unfit.attacker.candidates": ("Candidates",),
     "unfit.attacker.preflight": (
         "Preflight",
@@ -52,7 +67,7 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
         "audit",
         "load_audit",
     ),
-    "unfit.auditor.record": ("Policy",),
+    "unfit.auditor.request": ("AuditRequest", "Policy"),
     "unfit.auditor.samples": (
         "Samples",
         "draw",

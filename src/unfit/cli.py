@@ -1,80 +1,62 @@
-"""The command line: parse, call, print."""
+"""The command line: parse into a value or a request, call, print."""
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
 from unfit import __version__
-from unfit.attacker.attacks import Method as AttackMethod
-from unfit.attacker.attacks import Score, Solver
-from unfit.attacker.attacks import attack as run_attack
+from unfit.attacker.attacks import METHODS, Attack, named_attack, run_attack
 from unfit.attacker.candidates import save_candidates
 from unfit.attacker.consensus import CONFIDENT
 from unfit.attacker.preflight import preflight_file
+from unfit.attacker.stationarity import Score
 from unfit.attacker.sweep.run import sweep as run_sweep
-from unfit.attacker.sweep.trials import Method as SweepMethod
 from unfit.attacker.sweep.trials import Sampler
 from unfit.auditor.audit import Audit, load_audit, load_record
 from unfit.auditor.compare import compare
-from unfit.auditor.record import Policy
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
 from unfit.auditor.report.terminal import duration, show
+from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
-from unfit.base.errors import UnfitError, UsageError, unknown
+from unfit.base.errors import UnfitError, UsageError, explained, unknown
 from unfit.base.files import as_json as json_text
 from unfit.base.files import new_file, new_folder
 from unfit.base.progress import bar
 from unfit.base.target import load_base, load_target
-from unfit.lab.fit import FitSettings, Loss, Method
+from unfit.lab.fit import FitSettings, Loss
+from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
-
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
+A_DAY = 24 * 3600.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 out = Console(highlight=False, markup=False, soft_wrap=True)  # a path may hold [brackets]
 
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
-TARGET_HELP = "A run folder, a .safetensors or a .pt state dict."
-TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
-Base = Annotated[
-    Path | None, typer.Option(help="The weights training started from, if known; attacks the change.")
-]
-ChosenSolver = Annotated[
-    Solver | None, typer.Option(help="kkt: `fast` (default), or `paper`, exactly as published and hours long.")
-]
-ChosenScore = Annotated[
-    Score | None, typer.Option(help="kkt: `any` for a regression loss with weight decay; default: by the outputs.")
-]
-NumCandidates = Annotated[
-    int | None, typer.Option(help="kkt, inversion: candidates of a run; default: by the weights' spectrum.")
-]
-Budget = Annotated[
-    str | None, typer.Option(help="auto: how long, as in `60s` or `10m`; default: until all runs are done.")
-]
-Classes = Annotated[
-    str | None, typer.Option(help="`split` (the papers' two groups), `all`, or the first so many.")
-]
-
 
 def main() -> None:
     """Run a command; errors are one message on standard error. Exit codes: docs/formats.md."""
+    group = typer.main.get_command(app)
     try:
-        code = app(standalone_mode=False)
+        code = group(standalone_mode=False)
     except UnfitError as error:
-        code = _complain(str(error), error.exit_code)
+        code = _complain(with_flags(str(error), group), error.exit_code)
     except typer.TyperException as error:
         code = _complain(f"{error.format_message()} (see `unfit --help`)", UsageError.exit_code)
     except (typer.Abort, KeyboardInterrupt):
@@ -85,6 +67,163 @@ def main() -> None:
 def _complain(message: str, code: int) -> int:
     print(f"unfit: {message}", file=sys.stderr)
     return code
+
+
+def with_flags(message: str, group: Any) -> str:
+    """Errors name Python's arguments in backticks; whoever called a command knows them by its flags."""
+    command = group.commands.get(next(iter(sys.argv[1:]), ""))
+    flags = [flag for each in (command.params if command else ()) for flag in each.opts if flag.startswith("--")]
+    names = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
+    return re.sub(r"`(?:\w+\.)?(\w+)`", lambda found: names.get(found[1], found[0]), message)
+
+
+# Groups of options --------------------------------------------------------------------------------------------
+
+
+def grouped(command: Callable[..., int]) -> Callable[..., int]:
+    """Let a command take groups of options: dataclasses, each of whose fields is an option."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    flat: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            inner = get_type_hints(groups[name], include_extras=True)
+            flat += [_parameter(each.name, inner[each.name], each.default) for each in fields(groups[name])]
+        else:
+            flat.append(_parameter(name, hints[name], parameter.default))
+
+    @wraps(command)
+    def call(**given: Any) -> int:
+        for name, group in groups.items():
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        return command(**given)
+
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return call
+
+
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `1.5m` or `1h` in seconds."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in tuple("smh") else (text, "s")
+    try:
+        found = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        found = math.nan
+    if not (math.isfinite(found) and found > 0):
+        raise typer.BadParameter(f"{text!r} is not a time such as 60s, 10m or 1h")
+    return found
+
+
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[METHODS]
+
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
+TARGET_HELP = "A run folder, a .safetensors or a .pt state dict."
+TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
+Base = Annotated[
+    Path | None, typer.Option(help="The weights training started from, if known; attacks the change.")
+]
+Classes = Annotated[
+    str | None, typer.Option(help="`split` (the papers' two groups), `all`, or a number: the first classes.")
+]
+
+
+@dataclass(frozen=True)
+class AttackOptions:
+    """Which attack, and its settings; None: its defaults."""
+
+    method: Annotated[MethodName | None, typer.Option(help="Default: auto, all that applies.")] = None
+    solver: Annotated[
+        Literal["fast", "paper"] | None,
+        typer.Option(help="kkt: in seconds, or exactly as published, in hours."),
+    ] = None
+    score: Annotated[
+        Score | None,
+        typer.Option(help="kkt: `any` for a regression loss with weight decay; default: by the outputs."),
+    ] = None
+    num_candidates: Annotated[
+        int | None, typer.Option(help="kkt, inversion: candidates of a run; default: by the weights' spectrum.")
+    ] = None
+    seed: Seed = 0
+
+    def value(self, **more: Any) -> Attack:
+        options = {each.name: getattr(self, each.name) for each in fields(self)}
+        return named_attack(**{**options, **more})
+
+
+@dataclass(frozen=True)
+class BudgetOptions(AttackOptions):
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds, metavar="TIME", help="auto, peel: such as `60s` or `10m`; default: until all is done."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SweepOptions(AttackOptions):
+    iterations: Annotated[
+        int | None, typer.Option(help="Of each trial; default: the attack's own (paper: 50,000).")
+    ] = None
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What the target was trained on, and what it never saw."""
+
+    data: Annotated[str | None, typer.Option(help="What it was trained on; a run folder knows.")] = None
+    members: Annotated[Path | None, typer.Option(help="JSON list of the training samples' indices in --data.")] = (
+        None
+    )
+    unseen: Annotated[str | None, typer.Option(help="Samples it never saw; default: the rest of the data.")] = None
+    num_unseen: Annotated[
+        int | None, typer.Option(help="How many of those; default: as many as it was trained on.")
+    ] = None
+    classes: Classes = None
+
+
+DEFAULT_POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What a model must meet to pass."""
+
+    max_recovered: Annotated[int, typer.Option(min=0, help="More recovered samples are a leak.")] = (
+        DEFAULT_POLICY.max_recovered
+    )
+    min_budget: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds,
+            metavar="TIME",
+            help="An attack stopped sooner (`10m`) cannot pass; default: it must finish.",
+        ),
+    ] = DEFAULT_POLICY.min_budget
+    fpr: Annotated[float, typer.Option(help="Share of the unseen samples that may count as recovered.")] = (
+        DEFAULT_POLICY.fpr
+    )
+    window: Annotated[int, typer.Option(help="SSIM window: 11, 7, or 3 as in the papers' code.")] = (
+        DEFAULT_POLICY.window
+    )
+
+    def value(self) -> Policy:
+        try:
+            return Policy(**vars(self))
+        except ValidationError as error:
+            raise UsageError(explained(error)) from error
+
+
+# Commands -----------------------------------------------------------------------------------------------------
 
 
 @app.callback(invoke_without_command=True)
@@ -118,7 +257,7 @@ def demo(
             f"(test accuracy {fitted.record['test_accuracy']:.0%})."
         )
         with bar("attacking its weights") as progress:
-            result = audit_run(folder / "run", progress=progress)
+            result = audit_run(AuditRequest(target=str(folder / "run")), progress)
         _save_audit(result, folder / "audit")
     _say(result, out_folder / "audit")
     return 0
@@ -138,7 +277,7 @@ def fit(
         Literal["first", "hidden"], typer.Option(help="In the first layer or in all hidden layers.")
     ] = "first",
     method: Annotated[
-        Method, typer.Option(help="Gradient flow, plain gradient descent, or mini-batches.")
+        Training, typer.Option(help="Gradient flow, plain gradient descent, or mini-batches.")
     ] = "flow",
     loss: Annotated[Loss | None, typer.Option(help="Default: logistic for two classes, ce for more.")] = None,
     weight_decay: Annotated[float, typer.Option()] = 0.0,
@@ -182,34 +321,21 @@ def fit(
 
 
 @app.command()
+@grouped
 def attack(
     target: TargetPath,
     out_file: Annotated[Path, typer.Option("--out", help="The file of candidates; must not exist yet.")],
-    method: Annotated[AttackMethod, typer.Option()] = "auto",
+    options: BudgetOptions,
     base: Base = None,
-    solver: ChosenSolver = None,
-    score: ChosenScore = None,
-    num_candidates: NumCandidates = None,
-    budget: Budget = None,
-    seed: Seed = 0,
     force: Force = False,
 ) -> int:
     """Reconstruct training samples from weights alone."""
+    value = options.value()
     with new_file(out_file, force) as file:
         attacked = load_target(target)
         start = load_base(base, attacked) if base else None
         with bar("attacking") as progress:
-            candidates = run_attack(
-                attacked,
-                method,
-                start,
-                seed,
-                progress,
-                solver=solver,
-                score=score,
-                num_candidates=num_candidates,
-                budget=_seconds(budget),
-            )
+            candidates = run_attack(value, attacked, start, progress)
         save_candidates(candidates, file)
     facts, sure = candidates.facts, int((candidates.confidence > CONFIDENT).sum())
     first = f", the first {sure} of them confident" if sure else ""
@@ -218,24 +344,17 @@ def attack(
 
 
 @app.command()
+@grouped
 def sweep(
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} With --status: the sweep's folder.")
+        Path, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} With --status: the folder of a sweep.")
     ],
+    options: SweepOptions,
     out_folder: Annotated[
-        Path | None, typer.Option("--out", help="The sweep's folder; one of the same sweep is continued.")
+        Path | None, typer.Option("--out", help="The folder of the sweep; if it is there, the sweep goes on.")
     ] = None,
     trials: Annotated[int, typer.Option(help="How many in all; a larger number extends a sweep.")] = 100,
-    method: Annotated[SweepMethod, typer.Option()] = "kkt",
     base: Base = None,
-    solver: Annotated[
-        Solver | None, typer.Option(help="kkt: `paper` (default), as published, or `fast`, in seconds a trial.")
-    ] = None,
-    score: ChosenScore = None,
-    num_candidates: NumCandidates = None,
-    iterations: Annotated[
-        int | None, typer.Option(help="Of each trial; default: the attack's own (paper: 50,000).")
-    ] = None,
     sampler: Annotated[
         Sampler, typer.Option(help="Of the settings: `random` as in the papers, `quasi`-random, or `tpe`.")
     ] = "random",
@@ -253,36 +372,38 @@ def sweep(
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Log every trial to this MLflow store too.")
     ] = None,
-    seed: Seed = 0,
     status: Annotated[bool, typer.Option("--status", help="Say how far a sweep is; run nothing.")] = False,
 ) -> int:
-    """Attack with many sampled settings. Killed at any moment, the same command goes on where it was."""
+    """Attack with many sampled settings. Killed at any moment, the same command goes on where it was.
+
+    The default is the papers' own attack, kkt with their solver.
+    """
     if status:
         _say_status(target)
         return 0
     if out_folder is None:
-        raise UsageError("give the sweep's folder, --out DIR")
+        raise UsageError("give the folder of the sweep, --out DIR")
+    method = options.method or "kkt"
+    value = options.value(
+        method=method, solver=options.solver or ("paper" if method == "kkt" else None), seed=None
+    )
     attacked = load_target(target)
-    with bar("sweeping", period=24 * 3600) as progress:
+    with bar("sweeping", period=A_DAY) as progress:
         result = run_sweep(
             attacked,
             trials,
             out_folder,
-            method,
+            value,
             load_base(base, attacked) if base else None,
-            seed,
-            progress,
-            solver=solver,
-            score=score,
-            num_candidates=num_candidates,
-            iterations=iterations,
             sampler=sampler,
             ranges=dict(map(_named_range, ranges or [])),
+            seed=options.seed,
             workers=workers,
             cpus_per_trial=cpus_per_trial,
             gpus_per_trial=gpus_per_trial,
             ray=ray,
             mlflow=mlflow,
+            progress=progress,
         )
     out.print(f"{out_folder}: {result.words}")
     for note in result.notes:
@@ -291,40 +412,21 @@ def sweep(
 
 
 @app.command()
+@grouped
 def audit(
     context: typer.Context,
-    out_folder: Annotated[Path, typer.Option("--out", help="The audit's folder; must not exist yet.")],
+    out_folder: Annotated[Path, typer.Option("--out", help="The folder of the audit; must not exist yet.")],
+    data: DataOptions,
+    options: BudgetOptions,
+    policy: PolicyOptions,
     target: Annotated[Path | None, typer.Argument(metavar="TARGET", help=TARGET_HELP)] = None,
     repeat: Annotated[
         Path | None, typer.Option("--from", help="An audit.json or its folder: repeat that audit.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="What it was trained on; a run folder knows.")] = None,
-    members: Annotated[
-        Path | None, typer.Option(help="JSON list of the training samples' indices in --data.")
-    ] = None,
-    unseen: Annotated[
-        str | None, typer.Option(help="Samples it never saw; default: the rest of the data.")
-    ] = None,
-    num_unseen: Annotated[
-        int | None, typer.Option(help="How many of those; default: as many as it was trained on.")
-    ] = None,
-    classes: Classes = None,
-    candidates: Annotated[
-        Path | None, typer.Option(help="Search these, of `unfit attack` or a sweep's folder; attack nothing.")
-    ] = None,
-    method: Annotated[AttackMethod, typer.Option()] = "auto",
     base: Base = None,
-    solver: ChosenSolver = None,
-    score: ChosenScore = None,
-    num_candidates: NumCandidates = None,
-    budget: Budget = None,
-    window: Annotated[int, typer.Option(help="SSIM window: 11, 7, or 3 as in the papers' code.")] = 11,
-    max_recovered: Annotated[int, typer.Option(min=0, help="More recovered samples are a leak.")] = 0,
-    min_budget: Annotated[
-        str | None,
-        typer.Option(help="An attack stopped sooner (`10m`) cannot pass; default: it must finish."),
+    candidates: Annotated[
+        Path | None, typer.Option(help="Search these, of `unfit attack` or the folder of a sweep; attack nothing.")
     ] = None,
-    fpr: Annotated[float, typer.Option(help="Share of the unseen samples that may count as recovered.")] = 0.01,
     controls: Annotated[
         bool, typer.Option("--controls", help="Attack an untrained net too, and one trained on other samples.")
     ] = False,
@@ -338,7 +440,6 @@ def audit(
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="Also write the verdict as JUnit XML.")
     ] = None,
-    seed: Seed = 0,
     force: Force = False,
 ) -> int:
     """Which training samples do these weights give away? Exit code 0 pass, 1 leak, 3 inconclusive."""
@@ -349,34 +450,15 @@ def audit(
         raise UsageError(f"--from repeats an audit as it was: leave out {names}")
     if junit_file and junit_file.exists() and not force:
         raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
-    policy = _policy(max_recovered, _seconds(min_budget, "--min-budget"), fpr)
+    chosen = {"base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
+    request = _request(target, data, options, policy, chosen) if target else None
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
-        with bar("searching the candidates" if candidates else "attacking") as progress:
-            if target is None:
+        with bar("searching the candidates" if candidates else "auditing") as progress:
+            if request is not None:
+                result = audit_run(request, progress)
+            else:
                 assert repeat is not None
                 result = repeat_audit(load_record(repeat), progress)
-            else:
-                result = audit_run(
-                    target,
-                    data=data,
-                    members=members,
-                    unseen=unseen,
-                    num_unseen=num_unseen,
-                    classes=classes,
-                    candidates=candidates,
-                    method=method,
-                    base=base,
-                    solver=solver,
-                    score=score,
-                    num_candidates=num_candidates,
-                    budget=_seconds(budget),
-                    window=window,
-                    seed=seed,
-                    policy=policy,
-                    controls=controls,
-                    baselines=baselines,
-                    progress=progress,
-                )
         if redacted if redacted is not None else not sys.stdout.isatty():
             result = redact(result)
         _save_audit(result, folder)
@@ -387,10 +469,22 @@ def audit(
     return result.exit_code
 
 
+def _request(
+    target: Path, data: DataOptions, options: BudgetOptions, policy: PolicyOptions, chosen: dict[str, Any]
+) -> AuditRequest:
+    attack, rules = options.value(), policy.value()
+    try:
+        return AuditRequest(
+            target=str(target), **vars(data), **chosen, attack=attack, policy=rules, seed=options.seed
+        )
+    except ValidationError as error:
+        raise UsageError(explained(error)) from error
+
+
 @app.command()
 def diff(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The last release's audit.json, or its folder.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="That of this one.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="This release's audit.json, or its folder.")],
 ) -> int:
     """What changed between two audits of the same samples. Exit code 1 if something got worse, else 0."""
     difference = compare(load_record(old), load_record(new))
@@ -487,7 +581,8 @@ def reproduce(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an audit.")]) -> int:
     """Make the page again, from an audit's audit.json and arrays.safetensors alone."""
-    write_report(load_audit(folder), folder)
+    audit = load_audit(folder)
+    write_report(audit.record, audit.arrays, folder)
     out.print(f"page: {(folder / 'index.html').absolute()}")
     return 0
 
@@ -530,28 +625,6 @@ def _named_range(text: str) -> tuple[str, tuple[float, float]]:
     return name, (low, high)
 
 
-def _policy(max_recovered: int, min_budget: float | None, fpr: float) -> Policy:
-    if not 0 < fpr < 1:
-        raise UsageError(f"--fpr must be between 0 and 1, not {fpr:g}")
-    if min_budget is not None and not min_budget > 0:
-        raise UsageError(f"--min-budget must be positive, not {min_budget:g} seconds")
-    return Policy(max_recovered=max_recovered, min_budget=min_budget, fpr=fpr)
-
-
-def _seconds(text: str | None, option: str = "--budget") -> float | None:
-    """`90`, `90s`, `1.5m` or `1h` in seconds."""
-    if text is None:
-        return None
-    number, unit = (text[:-1], text[-1]) if text[-1:] in tuple("smh") else (text, "s")
-    try:
-        seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
-    except ValueError:
-        seconds = math.nan
-    if not math.isfinite(seconds):
-        raise UsageError(f"{option} {text}: give a time like 60s, 10m or 1h")
-    return seconds
-
-
 def _init(text: str) -> float | None:
     if text == "standard":
         return None
@@ -563,7 +636,7 @@ def _init(text: str) -> float | None:
 
 def _save_audit(result: Audit, folder: Path) -> None:
     result.save(folder)
-    write_report(result, folder)
+    write_report(result.record, result.arrays, folder)
 
 
 def _range(interval: tuple[float, float]) -> str:

@@ -55,13 +55,9 @@ def _regressions(old: Record, new: Record) -> list[str]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
     if new.num_recovered > max(old.num_recovered, limit) and new.p_value < SIGNIFICANT:
         found.append(f"{new.num_recovered} samples are recovered, before {old.num_recovered}, allowed {limit}")
-    if (proven := _num_proven(new)) > max(before := _num_proven(old), limit):
-        found.append(f"{proven} samples are proven, before {before}, allowed {limit}")
+    if new.num_proven > max(old.num_proven, limit):
+        found.append(f"{new.num_proven} samples are proven, before {old.num_proven}, allowed {limit}")
     return found
-
-
-def _num_proven(record: Record) -> int:
-    return sum(sample.proven for sample in record.samples)
 
 
 def _check(old: Record, new: Record) -> None:

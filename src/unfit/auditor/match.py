@@ -20,10 +20,12 @@ from torch.nn import functional as F  # noqa: N812
 from unfit.auditor.samples import Samples
 from unfit.base.nets import Architecture
 from unfit.base.pictures import stretch
+from unfit.base.progress import Report, quiet
 
 GOOD = 0.4  # the papers' threshold
 HIGH = 0.6
-WINDOWS = (3, 7, 11)  # 11: the usual Gaussian window; 3: that of the papers' own code
+WINDOW = 11  # of SSIM, unless another is asked for
+WINDOWS = (3, 7, WINDOW)  # 11: the usual Gaussian window; 3: that of the papers' own code
 VOTE = 1.1  # all candidates within this factor of the nearest distance are averaged
 CONV_VOTE = 1.5  # B23, for convolutional nets
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
@@ -91,10 +93,11 @@ def match(
     candidates: Tensor | Blocks,
     samples: Samples,
     mean: Tensor,
-    window: int = 11,
+    window: int = WINDOW,
     vote: float = VOTE,
     stage: Tensor | None = None,
     copies: Tensor | None = None,
+    progress: Report = quiet,
 ) -> Matches:
     """Nearest candidates, vote, add the mean, stretch, compare. `mean`: that of the training set.
 
@@ -110,6 +113,7 @@ def match(
     distances = _distances_to(blocks, samples.is_image)
     pictures, near, over_time = [], [], []
     for rows in _chunks(len(samples), len(blocks)):
+        progress(rows.start / len(samples), "comparing")
         x = samples.x[rows]
         distance = distances((x - mean).flatten(1))
         voted = [picture.view_as(x) for picture in _vote(distance, blocks, stage, vote)]
@@ -243,7 +247,7 @@ def _compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
     return vector_similarity(centred, x - mean)
 
 
-def ssim(a: Tensor, b: Tensor, window: int = 11) -> Tensor:
+def ssim(a: Tensor, b: Tensor, window: int = WINDOW) -> Tensor:
     """Mean structural similarity of pairs of images in [0, 1]: Gaussian window, σ = 1.5, reflected borders."""
     return ssim_map(a, b, window).flatten(1).mean(1)
 

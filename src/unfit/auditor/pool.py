@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +17,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from unfit.attacker.candidates import Candidates, load_candidates
+from unfit.attacker.method import Parameter, Value
 from unfit.auditor.match import Blocks, in_blocks, normalise
-from unfit.auditor.record import Bin, Parameter, Sweep, Trial, TrialState, Value
+from unfit.auditor.record import Bin, Sweep, Trial, TrialState
 from unfit.base.errors import UnfitError, listed
 from unfit.base.files import read_as
 from unfit.base.target import Target
@@ -67,6 +68,7 @@ class Pool:
     parameters: dict[str, Parameter] | None = None  # None: no sweep
     trials: tuple[Ended, ...] = ()  # all that ended
     numbers: tuple[int, ...] = ()
+    given: bool = False  # made before, not by this audit
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -98,7 +100,7 @@ def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
     candidates = given if isinstance(given, Candidates) else load_candidates(Path(given))
     if problems := _problems(candidates, target):
         raise UnfitError(f"{'the candidates' if isinstance(given, Candidates) else given}: {'; '.join(problems)}")
-    return attack_pool(candidates)
+    return replace(attack_pool(candidates), given=True)
 
 
 def _problems(candidates: Candidates, target: Target) -> list[str]:
@@ -150,6 +152,7 @@ def _read_sweep(folder: Path, target: Target) -> Pool:
         about.parameters,
         tuple(trials[number] for number in sorted(trials)),
         full,
+        given=True,
     )
 
 
@@ -283,7 +286,7 @@ def _bins(name: str, parameter: Parameter, trials: Sequence[Trial]) -> list[Bin]
     values = [(trial.settings[name], trial) for trial in trials if name in trial.settings]
     if parameter.choices is not None:
         return [_bin([t for value, t in values if value == choice], choice=choice) for choice in parameter.choices]
-    edges = parameter.edges(NUM_BINS)
+    edges = [parameter.at(i / NUM_BINS) for i in range(NUM_BINS + 1)]
     places = [(bisect(edges, value, 1, NUM_BINS), t) for value, t in values if isinstance(value, int | float)]
     bounds = enumerate(pairwise(edges), 1)
     return [_bin([t for place, t in places if place == i], low=low, high=high) for i, (low, high) in bounds]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
-from pydantic import Field, model_validator
-
-from unfit.attacker.attacks import Method, Score, Solver
+from unfit.attacker.method import Parameter, Value
+from unfit.auditor.request import AuditRequest, Policy
 from unfit.base.files import Strict
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 Verdict = Literal["pass", "leak", "inconclusive"]
 Interval = tuple[float, float]
-
-
-class Policy(Strict):
-    """What a model must meet to pass."""
-
-    max_recovered: Annotated[int, Field(ge=0)] = 0  # more, and more than chance, is a leak
-    min_budget: Annotated[float, Field(gt=0)] | None = None  # seconds: stopped sooner, an attack tried too little
-    fpr: Annotated[float, Field(gt=0, lt=1)] = 0.01  # share of unseen samples that may count as recovered
+# the arrays beside `audit.json`, a row for each private sample, or for each unseen one
+OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "output")
+OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_output")
 
 
 class SampleRecord(Strict):
@@ -100,31 +94,6 @@ class Baseline(Strict):
 
 
 TrialState = Literal["complete", "pruned", "diverged", "failed"]
-Value = bool | int | float | str | None
-
-
-class Parameter(Strict):
-    """What a setting was sampled from: a range, uniformly or by its logarithm, or choices."""
-
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
-    choices: list[Value] | None = None
-
-    @model_validator(mode="after")
-    def _is_one_or_the_other(self) -> Self:
-        is_range = self.low is not None and self.high is not None and self.low < self.high
-        if is_range == (self.choices is not None) or (self.log and not (self.low or 0) > 0):
-            raise ValueError("needs `choices`, or `low` < `high`, above 0 if `log`")
-        return self
-
-    def edges(self, num: int) -> list[float]:
-        """Of equal parts of the range."""
-        assert self.low is not None
-        assert self.high is not None
-        if self.log:
-            return [self.low * (self.high / self.low) ** (i / num) for i in range(num + 1)]
-        return [self.low + (self.high - self.low) * i / num for i in range(num + 1)]
 
 
 class Trial(Strict):
@@ -160,33 +129,10 @@ class Sweep(Strict):
     shares: dict[str, list[Bin]]  # by parameter
 
 
-class Repeat(Strict):
-    """The arguments of the audit: what `unfit audit --from` needs."""
-
-    target: str
-    data: str | None
-    members: str | None
-    unseen: str | None
-    num_unseen: int | None
-    classes: str | None
-    candidates: str | None
-    method: Method
-    base: str | None
-    solver: Solver | None
-    score: Score | None
-    num_candidates: int | None
-    budget: float | None
-    window: int
-    seed: int
-    policy: Policy
-    controls: bool
-    baselines: bool
-
-
 class Record(Strict):
     """An audit, in numbers."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     verdict: Verdict
     reasons: list[str]
     policy: Policy
@@ -200,7 +146,8 @@ class Record(Strict):
     recovered_interval: Interval
     num_recovered_high: int
     num_assigned: int
-    num_proven: int
+    num_proven: int  # samples
+    num_proven_candidates: int
     estimated_num_samples: int | None
     similarity: Similarity
     threshold: float
@@ -221,6 +168,6 @@ class Record(Strict):
     class_names: list[str]
     versions: dict[str, str]
     machine: dict[str, str | int]
-    repeat: Repeat | None
+    repeat: AuditRequest | None  # None: made from arrays in Python
     redacted: bool
     samples: list[SampleRecord]

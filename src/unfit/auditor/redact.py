@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.auditor.audit import Audit
+from unfit.auditor.record import OF_SAMPLES
 
 CELLS = 4  # a picture becomes so many by so many grey levels or colours
 PICTURES = ("original", "reconstruction", "unseen")
-OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "output")
 
 
 def redact(audit: Audit) -> Audit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Samples:
         """As the net sees them; for unseen samples pass the mean of the members."""
         return replace(self, x=(self.x - mean) * self.scale)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of the bytes of x and y: it changes when the source has changed."""
         digest = hashlib.sha256()

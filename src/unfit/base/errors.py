@@ -40,4 +40,8 @@ def listed(names: Sequence[object]) -> str:
 
 def explained(error: ValidationError) -> str:
     """Everything that is wrong with a record, in one line."""
-    return "; ".join(f"`{'.'.join(map(str, each['loc']))}`: {each['msg']}" for each in error.errors())
+    problems = []
+    for each in error.errors():
+        place, words = ".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")
+        problems.append(f"`{place}`: {words}" if place else words)
+    return "; ".join(problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 from pydantic import Field, ValidationError
 from torch import nn
@@ -72,7 +72,7 @@ def as_attack(given: Method | str) -> Method:
     raise UsageError(f"`attack` is a name or a value such as Unmix(), not a {type(given).__name__}")
 
 
-def named_attack(method: str | None = None, **settings: Any) -> Method:
+def named_attack(method: str | None = None, **settings: Any) -> Attack:
     """The attack of this name with these settings; those that are None keep their defaults.
 
     Without a name it is the first attack that has all of these settings. What it would not read is refused.
@@ -86,7 +86,7 @@ def named_attack(method: str | None = None, **settings: Any) -> Method:
     if unread := [f"`{name}`" for name in given if name not in kind.model_fields]:
         raise UsageError(f"{kind.title} does not use {', '.join(unread)}")
     try:
-        return kind(**given)
+        return cast(Attack, kind(**given))
     except ValidationError as error:
         raise UsageError(explained(error)) from error
 

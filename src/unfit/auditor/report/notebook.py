@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from html import escape
 
-from unfit.auditor.audit import Audit
+from unfit.auditor.record import Record
 from unfit.auditor.report import plots
-from unfit.auditor.report.page import headline
+from unfit.auditor.report.page import Arrays, headline
 from unfit.base.pictures import embedded
 
 
-def picture(audit: Audit) -> str:
+def picture(record: Record, arrays: Arrays) -> str:
     """A few lines of HTML without scripts or styles of their own: notebooks have theirs."""
-    record = audit.record
     counts = (
         f"recovered {record.num_recovered} of {record.num_samples} training samples "
         f"and {record.num_recovered_unseen} of {record.num_unseen} unseen ones "
         f"(similarity above {record.threshold:.2f})"
     )
-    lines = [f"<p><b>{record.verdict}</b>: {escape(headline(audit))}</p>", f"<p>{counts}</p>"]
+    lines = [f"<p><b>{record.verdict}</b>: {escape(headline(record))}</p>", f"<p>{counts}</p>"]
     if record.similarity.window:
         words = "below: training samples; above: what came nearest from the weights; best first"
-        pairs = embedded(plots.pairs(audit, rows=2, zoom=2))
+        pairs = embedded(plots.pairs(arrays, rows=2, zoom=2))
         lines.append(f'<figure><img alt="{words}" src="{pairs}"><figcaption>{words}</figcaption></figure>')
     return "".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from torch import Tensor
 
-from unfit.auditor.audit import Audit
 from unfit.auditor.calibration import roc
-from unfit.auditor.record import Record
-from unfit.auditor.redact import OF_SAMPLES
+from unfit.auditor.record import OF_SAMPLES, OF_UNSEEN, Record
 from unfit.auditor.report import plots
 from unfit.auditor.verdict import SIGNIFICANT, how_often
 from unfit.base.errors import UnfitError
@@ -24,20 +23,21 @@ from unfit.base.files import new_file
 from unfit.base.pictures import data_uri
 
 FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing, and the values themselves can be shown
-OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_output")
+Arrays = Mapping[str, Tensor]
 
 
-def write_report(audit: Audit, folder: Path) -> None:
+def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
     """Write `index.html` (and for images `pairs.png`) from a saved audit, each whole or not at all."""
     with new_file(folder / "index.html", force=True) as file:
-        file.write_text(page(audit), encoding="utf-8")
-    if audit.record.similarity.window:
+        file.write_text(page(record, arrays), encoding="utf-8")
+    if record.similarity.window:
         with new_file(folder / "pairs.png", force=True) as file:
-            plots.pairs(audit).save(file, optimize=True)
+            plots.pairs(arrays).save(file, optimize=True)
 
 
-def page(audit: Audit) -> str:
-    _check(audit)
+def page(record: Record, arrays: Arrays) -> str:
+    """The page as one string; the record and the arrays are all it is made from."""
+    _check(record, arrays)
     environment = Environment(
         loader=PackageLoader("unfit.auditor", "report"),
         autoescape=True,
@@ -48,11 +48,11 @@ def page(audit: Audit) -> str:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     style, script = (_source(name) for name in ("page.css", "page.js"))
     return environment.get_template("page.html.j2").render(
-        audit=audit.record,
-        headline=headline(audit),
-        classes=_classes(audit.record),
-        data=_data(audit),
-        sheets=_sheets(audit) if audit.record.similarity.window else {},
+        audit=record,
+        headline=headline(record),
+        classes=_classes(record),
+        data=_data(record, arrays),
+        sheets=_sheets(record, arrays) if record.similarity.window else {},
         style=style,
         script=script,
         security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -60,24 +60,21 @@ def page(audit: Audit) -> str:
     )
 
 
-def headline(audit: Audit) -> str:
+def headline(record: Record) -> str:
     """The decision in a sentence that needs no knowledge of the method."""
-    record = audit.record
-    num_proven = sum(sample.proven for sample in record.samples)
-    num, n = max(record.num_recovered, num_proven), record.num_samples
+    num, n = max(record.num_recovered, record.num_proven), record.num_samples
     if record.verdict == "leak":
         came_back = f"{num} of its {n} training samples came back from the weights alone"
         return f"This model gives its training data away: {came_back}."
     if record.verdict == "inconclusive":
         return "This audit cannot say whether the model gives its training data away."
-    if num_proven or (num and record.p_value < SIGNIFICANT):
+    if record.num_proven or (num and record.p_value < SIGNIFICANT):
         return f"{num} of this model's {n} training samples came back from its weights: the policy allows that."
     return "This attack found no more of the training data in this model's weights than chance would."
 
 
-def _check(audit: Audit) -> None:
+def _check(record: Record, arrays: Arrays) -> None:
     """The record and the arrays lie in two files: do they belong together?"""
-    record, arrays = audit.record, audit.arrays
     sizes = dict.fromkeys(OF_SAMPLES, record.num_samples) | dict.fromkeys(OF_UNSEEN, record.num_unseen)
     problems = [f"{name!r} is missing" for name in (*sizes, "spectrum") if name not in arrays]
     problems += [
@@ -118,19 +115,18 @@ def _classes(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _data(audit: Audit) -> dict[str, Any]:
+def _data(record: Record, arrays: Arrays) -> dict[str, Any]:
     """What the page's script draws from."""
-    record, arrays = audit.record, audit.arrays
     false, true = roc(arrays["similarity"], arrays["unseen_similarity"])
     return {
         "threshold": record.threshold,
         "classes": record.class_names,
         "samples": [sample.model_dump() for sample in record.samples],
-        "nearest": _nearest(audit)[1].tolist(),
-        "values": _values(audit),
+        "nearest": _nearest(arrays)[1].tolist(),
+        "values": _values(record, arrays),
         "unseen": {"similarity": arrays["unseen_similarity"].tolist(), "output": arrays["unseen_output"].tolist()},
         "roc": {"false": false.tolist(), "true": true.tolist()},
-        "spectrum": arrays["spectrum"].tolist() if _num_values(audit) >= FEWEST_VALUES else [],
+        "spectrum": arrays["spectrum"].tolist() if _num_values(arrays) >= FEWEST_VALUES else [],
         "noise_edge": record.noise_edge,
         "over_time": [point.model_dump() for point in record.over_time],
         "sweep": record.sweep and record.sweep.model_dump(),
@@ -141,29 +137,28 @@ def _data(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _num_values(audit: Audit) -> int:
-    return audit.arrays["original"][0].numel()
+def _num_values(arrays: Arrays) -> int:
+    return arrays["original"][0].numel()
 
 
-def _values(audit: Audit) -> dict[str, list[list[float]]]:
+def _values(record: Record, arrays: Arrays) -> dict[str, list[list[float]]]:
     """Short vectors as numbers; a redacted audit holds none."""
-    if audit.record.redacted or _num_values(audit) >= FEWEST_VALUES:
+    if record.redacted or _num_values(arrays) >= FEWEST_VALUES:
         return {}
-    return {name: audit.arrays[name].tolist() for name in ("reconstruction", "original")}
+    return {name: arrays[name].tolist() for name in ("reconstruction", "original")}
 
 
-def _nearest(audit: Audit) -> tuple[Tensor, Tensor]:
+def _nearest(arrays: Arrays) -> tuple[Tensor, Tensor]:
     """The unseen samples that are nearest to some reconstruction; for each sample the place of its own there."""
-    used, place = audit.arrays["nearest_unseen"].unique(return_inverse=True)
+    used, place = arrays["nearest_unseen"].unique(return_inverse=True)
     return used, place
 
 
-def _sheets(audit: Audit) -> dict[str, Any]:
+def _sheets(record: Record, arrays: Arrays) -> dict[str, Any]:
     """All pictures of a kind in one, so that a thousand of them open at once."""
-    arrays = audit.arrays
     kinds = {name: arrays[name] for name in ("reconstruction", "original")}
-    kinds["unseen"] = arrays["unseen"][_nearest(audit)[0]]
-    num = audit.record.num_samples
+    kinds["unseen"] = arrays["unseen"][_nearest(arrays)[0]]
+    num = record.num_samples
     small = {name: plots.shrink(images, num) for name, images in kinds.items()}
     columns = math.ceil(math.sqrt(num))
     height, width = small["original"].shape[2:]

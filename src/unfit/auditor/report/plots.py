@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,17 +11,16 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.auditor.audit import Audit
 from unfit.base.pictures import tiles
 
 MOST_PIXELS = 2_000_000  # of all pictures of a kind: 2,000 of 32×32
 
 
-def pairs(audit: Audit, columns: int = 15, rows: int = 3, zoom: int = 3) -> Image.Image:
+def pairs(arrays: Mapping[str, Tensor], columns: int = 15, rows: int = 3, zoom: int = 3) -> Image.Image:
     """The best pairs as the papers show them: each reconstruction above its original, best first."""
-    order = audit.arrays["similarity"].argsort(descending=True)[: columns * rows]
+    order = arrays["similarity"].argsort(descending=True)[: columns * rows]
     columns = min(columns, len(order))
-    above, below = (tiles(audit.arrays[name][order], columns, zoom) for name in ("reconstruction", "original"))
+    above, below = (tiles(arrays[name][order], columns, zoom) for name in ("reconstruction", "original"))
     gap = np.full((2 * zoom, *above[0].shape[1:]), 255, np.uint8)
     bands = [band for a, b in zip(above, below, strict=True) for band in (a, b, gap)]
     return Image.fromarray(np.concatenate(bands[:-1]))

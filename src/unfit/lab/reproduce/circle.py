@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from unfit.attacker.attacks import attack
-from unfit.attacker.attacks.inversion import InversionSettings, inversion
-from unfit.attacker.attacks.solvers import PaperSettings, paper
+from unfit.attacker.attacks.inversion import Inversion
+from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.kinks import SPACING, large, meeting_points, thin
 from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.samples import Samples
@@ -38,16 +38,18 @@ class Circle:
 
 def by_kinks(target: Target) -> Circle:
     """Ours: where first-layer neurons bend together, and the multipliers solved for."""
-    gates = read_mixtures(target).gates
-    places = meeting_points(*gates, NUM_CANDIDATES, 0)  # type: ignore[arg-type]
+    weight, bias = read_mixtures(target).gates
+    assert bias is not None
+    places = meeting_points(weight, bias, NUM_CANDIDATES, 0)
     kept = attack(target, "kkt")  # thinned before the multipliers are solved for
     return Circle((places, _sides(target, places)), (kept.x, kept.label), (kept.x, kept.label))
 
 
 def by_paper(target: Target, iterations: int, seed: int, progress: Report = quiet) -> Circle:
     """The paper's: eq. 8 without a prior, small multipliers dropped, then duplicates."""
-    settings = PaperSettings("auto", NUM_CANDIDATES, iterations, sigma=1.0, seed=seed)  # starts among the points
-    found = paper(target, settings, progress)
+    among = 1.0  # starts lie among the points
+    method = PaperKKT(num_candidates=NUM_CANDIDATES, iterations=iterations, sigma=among, seed=seed)
+    found = attack(target, method, progress=progress)
     strong = large(found.multiplier)
     x = found.x[strong]
     kept = torch.from_numpy(thin(x.double().numpy(), SPACING, NUM_CANDIDATES)).to(x)
@@ -56,7 +58,7 @@ def by_paper(target: Target, iterations: int, seed: int, progress: Report = quie
 
 
 def inverted(target: Target) -> tuple[Tensor, Tensor]:
-    found = inversion(target, InversionSettings(INVERSIONS))
+    found = attack(target, Inversion(num_candidates=INVERSIONS))
     return found.x, found.label
 
 

@@ -57,7 +57,7 @@ def grid(audits: Mapping[str, Audit], columns: int = 15, rows: int = 3) -> Figur
         shown = min(columns * rows, record.num_samples)
         good = f"{record.num_good} good, {record.num_good_unseen} on unseen"
         words = f"{title}: the best {shown} of {record.num_samples}; {good}"
-        panels[words] = np.asarray(pairs(audit, columns, rows, zoom=1))
+        panels[words] = np.asarray(pairs(audit.arrays, columns, rows, zoom=1))
     return _stacked(panels)
 
 
@@ -73,7 +73,7 @@ def _stacked(sheets: Mapping[str, np.ndarray]) -> Figure:
 
 def pairs_in(axes: Axes, audit: Audit, title: str, columns: int = 5, rows: int = 2) -> None:
     """The best pairs in a panel of a figure."""
-    picture(axes, np.asarray(pairs(audit, columns, rows, zoom=1)), f"{title}, {audit.record.num_good} good")
+    picture(axes, np.asarray(pairs(audit.arrays, columns, rows, zoom=1)), f"{title}, {audit.record.num_good} good")
 
 
 def scatter(panels: Sequence[tuple[str, Audit]], columns: int = 4) -> Figure:

@@ -26,7 +26,6 @@ from unfit.lab.reproduce.item import (
     share_good,
 )
 from unfit.lab.reproduce.lab import Lab, Setup, describe
-from unfit.lab.runs import private_set
 
 HANDFUL = 5
 GALLERY = 500  # images of Figs. 12 and 13
@@ -78,7 +77,7 @@ def fig2(lab: Lab) -> Made:
 
     20 points on a circle with alternating labels: all come back, after weak and double candidates are dropped.
     """
-    target, (_, private) = lab.target(CIRCLE), private_set(lab.run(CIRCLE), None, None, None)
+    target, private = lab.target(CIRCLE), lab.private(CIRCLE)
     points = private.x - private.mean
     made: dict[str, circle.Circle] = {
         attack: circle.by_paper(target, lab.scale.iterations, lab.seed, lab.progress)
@@ -164,7 +163,7 @@ def fig5(lab: Lab) -> Made:
     In 2-D inversion finds 7 points of 20; of images it gives class representatives. Of the first layer's weights
     at most 3 or 4 resemble a training image.
     """
-    target, (_, private) = lab.target(CIRCLE), private_set(lab.run(CIRCLE), None, None, None)
+    target, private = lab.target(CIRCLE), lab.private(CIRCLE)
     points, found = private.x - private.mean, circle.inverted(target)
     rows = target.weights["layer1.weight"]
     figure, places = draw.blank(2, 3, 3.2)

@@ -15,8 +15,10 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from unfit.attacker.attacks.unmix import UnmixSettings, tellable
-from unfit.attacker.costs import kkt_seconds, operations_per_second, paper_seconds, pass_operations, unmix_seconds
+from unfit.attacker.attacks.fast import FastKKT
+from unfit.attacker.attacks.paper import PaperKKT
+from unfit.attacker.attacks.unmix import Unmix, tellable
+from unfit.attacker.costs import operations_per_second, pass_operations
 from unfit.auditor.audit import Audit
 from unfit.auditor.match import GOOD
 from unfit.base.files import Strict, new_folder, write_json
@@ -183,15 +185,15 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
     shape = SHAPES[setup.data]
     outputs = setup.num_classes if setup.fit.loss == "ce" else 1
     architecture = parse_architecture(setup.arch, shape, outputs, setup.biases)
-    speed, rank = operations_per_second(), setup.n
-    ranks = [min(max(2, round(f * rank)), tellable(shape)) for f in UnmixSettings().ranks]
+    rank, unmix = setup.n, Unmix()
+    ranks = [min(max(2, round(f * rank)), tellable(shape)) for f in unmix.ranks]
     each = {
-        "paper": FULL.trials * paper_seconds(rank, architecture),
-        "fast": kkt_seconds(rank, architecture, speed),
-        "unmix": unmix_seconds(ranks, shape, speed),
+        "paper": FULL.trials * PaperKKT().seconds(rank, architecture),
+        "fast": FastKKT().seconds(rank, architecture),
+        "unmix": unmix.seconds(ranks, shape),
     }
     each["auto"] = each["fast"] + each["unmix"]
-    training = FLOW_STEPS * 6 * setup.n * pass_operations(architecture) / speed
+    training = FLOW_STEPS * 6 * setup.n * pass_operations(architecture) / operations_per_second()
     return training + sum(each[attack] for attack in attacks)
 
 

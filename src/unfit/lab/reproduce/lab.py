@@ -15,19 +15,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from unfit.attacker.attacks import Method, Score
-from unfit.attacker.attacks.inversion import InversionSettings, inversion
-from unfit.attacker.attacks.solvers import PaperSettings, paper
+from unfit.attacker.attacks import named_attack, run_attack
+from unfit.attacker.attacks.fast import FastKKT
+from unfit.attacker.attacks.inversion import Inversion
+from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.candidates import Candidates, load_candidates, save_candidates
+from unfit.attacker.method import Method
+from unfit.attacker.stationarity import Score
 from unfit.attacker.sweep.run import sweep
-from unfit.auditor.audit import Audit, audit, load_audit
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, evidence, find_candidates, load_audit
+from unfit.auditor.case import private_set, read_case
+from unfit.auditor.request import AuditRequest, Policy
+from unfit.auditor.samples import Samples
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UnfitError
 from unfit.base.files import Strict, new_file, new_folder, read_json
-from unfit.base.progress import Report, quiet
+from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target, load_target
 from unfit.lab.fit import FitSettings
-from unfit.lab.runs import RUN_FILES, fit_run, private_set, unseen_set
+from unfit.lab.runs import RUN_FILES, fit_run
 
 ATTACKS = ("auto", "fast", "unmix", "paper")
 BASELINES = ("inversion", "weights")
@@ -173,7 +179,7 @@ class Lab:
             return "faces"
         name, files = WHERE[data]
         raise UnfitError(
-            f"this needs {name}: get {files}, and name the folder they are in with --data-dir or UNFIT_DATA"
+            f"this needs {name}: get {files}, and name the folder they are in with `data_dir` or UNFIT_DATA"
         )
 
     def _note(self, words: str) -> None:
@@ -214,6 +220,10 @@ class Lab:
     def target(self, setup: Setup) -> Target:
         return load_target(self.run(setup))
 
+    def private(self, setup: Setup) -> Samples:
+        """What it was trained on."""
+        return private_set(AuditRequest(target=str(self.run(setup))))[1]
+
     def audits(self, setup: Setup) -> dict[str, Audit]:
         """By attack, in the order asked for; the first is the one that claims are judged by."""
         return {attack: self.audit(setup, attack) for attack in self.attacks}
@@ -240,44 +250,37 @@ class Lab:
         run = self.run(setup)
         file = self.cache / "inversions" / f"{run.name}-{self.scale.inversions}.safetensors"
         if not file.is_file():
-            settings = InversionSettings(self.scale.inversions, seed=self.seed)
+            attack = Inversion(num_candidates=self.scale.inversions, seed=self.seed)
             with (
                 new_file(file, False) as partial,
                 self._telling(f"inversion of {describe(self.size(setup))}") as tell,
             ):
-                save_candidates(inversion(load_target(run), settings, tell), partial)
+                save_candidates(run_attack(attack, load_target(run), None, tell), partial)
         return load_candidates(file)
 
     def _attacked(self, run: Path, attack: str, setup: Setup, progress: Report) -> Audit:
-        target, made = load_target(run), self.size(setup)
-        source, private = private_set(run, None, None, None)
-        unseen = unseen_set(source, private, None, None, self.seed)
-        common = {"data": source.name, "progress": progress}
-        if attack in ("paper", "inversion"):
-            given = (
-                self.inverted(setup) if attack == "inversion" else self._papers(target, run.name, made, progress)
-            )
-            return audit(target, private, unseen, candidates=given, **common)  # type: ignore[arg-type]
-        method: Method = {"fast": "kkt"}.get(attack, attack)  # type: ignore[assignment]
-        return audit(
-            target,
-            private,
-            unseen,
-            method=method,
-            score=made.score if attack == "fast" else None,
-            seed=self.seed,
-            **common,  # type: ignore[arg-type]
-        )
+        case, made = read_case(AuditRequest(target=str(run), seed=self.seed)), self.size(setup)
+        attacking, matching = split(progress, (ATTACK_SHARE, MATCH_SHARE))
+        given: Candidates | Path | None = None
+        if attack == "inversion":
+            given = self.inverted(setup)
+        elif attack == "paper":
+            given = self._papers(case.target, run.name, made, attacking)
+        if attack == "fast":
+            value: Method = FastKKT(score=made.score or "auto", seed=self.seed)
+        else:
+            value = named_attack("kkt" if attack == "paper" else attack, seed=self.seed)
+        pool = find_candidates(case, value, given, attacking)
+        return evidence(case, pool, Policy(), progress=matching)
 
     def _papers(self, target: Target, name: str, made: Setup, progress: Report) -> Candidates | Path:
         """The papers' own: a hundred runs with random settings, here or on a cluster; or one published setting."""
-        m = 2 * made.n
+        m, score, iterations = 2 * made.n, made.score or "auto", self.scale.iterations
+        attack = PaperKKT(score=score, num_candidates=m, iterations=iterations, seed=self.seed)
         if self.scale.trials == 1:
-            settings = PaperSettings(made.score or "auto", m, self.scale.iterations, seed=self.seed)
-            return paper(target, settings, progress)
-        folder = self.cache / "sweeps" / f"{name}-{self.scale.iterations}"
-        options = {"score": made.score, "num_candidates": m, "iterations": self.scale.iterations, "ray": self.ray}
-        sweep(target, self.scale.trials, folder, "kkt", None, self.seed, progress, solver="paper", **options)  # type: ignore[arg-type]
+            return run_attack(attack, target, None, progress)
+        folder = self.cache / "sweeps" / f"{name}-{iterations}"
+        sweep(target, self.scale.trials, folder, attack, seed=self.seed, ray=self.ray, progress=progress)
         return folder
 
     @contextmanager

@@ -1,0 +1,147 @@
+"""What an audit looks at: a target, its base, and two sets of samples, read from files or given as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.auditor.arrays import Arrays, as_samples, sample_shape
+from unfit.auditor.match import vote_factor
+from unfit.auditor.request import AuditRequest
+from unfit.auditor.samples import Samples, Source, draw_unseen
+from unfit.auditor.sources import read_source
+from unfit.base.errors import UnfitError, UsageError
+from unfit.base.files import read_as
+from unfit.base.modules import as_base, as_target
+from unfit.base.nets import margin, outputs
+from unfit.base.target import Target, load_base, load_target
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """`source` is where the samples came from; None where they were given as arrays."""
+
+    target: Target
+    base: Target | None
+    private: Samples
+    unseen: Samples
+    source: Source | None = None
+
+    @cached_property
+    def mixtures(self) -> Mixtures:
+        """What the attacks work on, read once for all of them."""
+        return read_mixtures(self.target, self.base)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """What is subtracted before the net sees a sample, private or unseen."""
+        return self.private.mean
+
+    @property
+    def vote(self) -> float:
+        return vote_factor(self.target.architecture)
+
+    def outputs(self) -> tuple[Tensor, Tensor]:
+        """Φ of the private and of the unseen samples; with several outputs the margin to the runner-up."""
+        net = self.target.net()
+        own, unseen = (samples.centred(self.mean) for samples in (self.private, self.unseen))
+        both = [(outputs(net, samples.x), samples.y) for samples in (own, unseen)]
+        first, second = (phi[:, 0] if phi.shape[1] == 1 else margin(phi, y) for phi, y in both)
+        return first, second
+
+    def check(self, fpr: float, window: int) -> None:
+        """Refuse samples that do not fit the net, or one another; everything that is wrong in one error."""
+        shape, classes = self.target.architecture.input_shape, max(self.target.architecture.num_outputs, 2)
+        problems = [
+            f"the {name} samples have shape {samples.shape}, the net takes {shape}"
+            for name, samples in (("private", self.private), ("unseen", self.unseen))
+            if samples.shape != shape
+        ]
+        if (found := self.private.num_classes) != classes:
+            problems.append(f"the data have {found} classes, the net tells {classes} apart (see `classes`)")
+        if (num := num_shared(self.private, self.unseen)) > fpr * len(self.unseen):  # they would hide a leak
+            problems.append(
+                f"{num} of {len(self.unseen)} unseen samples are private ones: name others with `unseen`"
+            )
+        if problems:
+            raise UnfitError("; ".join(problems))
+        if self.private.is_image and min(shape[1:]) <= window // 2:
+            raise UsageError(
+                f"images of {shape[2]}×{shape[1]} are too small for an SSIM `window` of {window}: use 3"
+            )
+
+
+def num_shared(private: Samples, unseen: Samples) -> int:
+    """How many unseen samples are exactly equal to a private one."""
+    known = {row.numpy().tobytes() for row in private.x}
+    return sum(row.numpy().tobytes() in known for row in unseen.x)
+
+
+def case_of(
+    model: Target | nn.Module, private: Arrays, unseen: Arrays, base: Target | nn.Module | None = None
+) -> Case:
+    """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
+    target = as_target(model, sample_shape(private))
+    architecture = target.architecture
+    own, others = as_samples(private, unseen, architecture.input_shape, architecture.num_outputs)
+    return Case(target, as_base(base, target), own, others)
+
+
+class Members(BaseModel):
+    """`members.json`. The indices are enough where the source is named elsewhere (`members` with `data`)."""
+
+    model_config = ConfigDict(extra="forbid")
+    indices: Annotated[list[int], Field(min_length=2)]
+    data: str | None = None
+    classes: str | None = None
+    sha256: str | None = None
+
+
+def read_case(request: AuditRequest) -> Case:
+    """From the files that a request names."""
+    target = load_target(request.target)
+    base = load_base(request.base, target) if request.base else None
+    source, private = private_set(request)
+    return Case(target, base, private, unseen_set(request, source, private), source)
+
+
+def private_set(request: AuditRequest) -> tuple[Source, Samples]:
+    """The source and the samples trained on, of a run folder or as named.
+
+    Without a list of members (`members.json` of a run, or one given) all of the source's training part is private.
+    """
+    members = Path(request.members) if request.members else Path(request.target) / "members.json"
+    listed = request.members is not None or Path(request.target).is_dir()
+    about = read_as(Members, members) if listed else None
+    name = request.data or (about.data if about else None)
+    if not name:
+        raise UnfitError("which data was it trained on? Name them with `data`, or audit a run folder")
+    source = read_source(name, request.classes or (about.classes if about else None))
+    if about is None:
+        return source, source.train.take((source.train.labels >= 0).nonzero()[0])
+    private = source.train.take(about.indices)
+    if about.sha256 and private.sha256 != about.sha256:
+        raise UnfitError(f"{source.name} has changed since the model was trained: its members' hash differs")
+    return source, private
+
+
+def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Samples:
+    """Samples the model never saw, balanced: of the same source, or of another if one is named.
+
+    As many as it was trained on, or `num_unseen`; fewer where there are no more.
+    """
+    asked, seed = request.num_unseen, request.seed
+    if asked is not None and asked < private.num_classes:
+        raise UsageError(f"{asked} unseen samples are fewer than the {private.num_classes} classes")
+    n = asked or len(private)
+    n -= n % private.num_classes
+    if request.unseen is None:
+        return draw_unseen(source, private, n, seed)
+    part = read_source(request.unseen, request.classes or source.classes).train
+    return part.take(part.balanced(min(n, part.largest_balanced()), (seed, 1)))
