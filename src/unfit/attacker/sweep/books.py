@@ -159,9 +159,7 @@ def _open_folder(folder: Path, plan: Plan) -> None:
     old, new = (_flat(each.model_dump(mode="json")) for each in (read_plan(folder), plan))
     names = [name for name in old | new if old.get(name) != new.get(name)]
     if differ := [f"{name} ({old.get(name)} there, {new.get(name)} here)" for name in names]:
-        raise UnfitError(
-            f"{folder} holds another sweep, which differs in {listed(differ)}: choose another `folder`"
-        )
+        raise UnfitError(f"{folder} holds another sweep, which differs in {listed(differ)}: choose another folder")
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -177,7 +175,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """One process at a time; the system lifts the lock however that one ends."""
     with (folder / "sweep.json").open() as file:
         if not _lock(file):
-            raise UnfitError(f"another process is sweeping into {folder}: wait for it, or choose another `folder`")
+            raise UnfitError(f"another process is sweeping into {folder}: wait for it, or choose another folder")
         yield
 
 

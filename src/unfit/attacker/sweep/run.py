@@ -7,17 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from unfit.attacker.attacks import ATTACKS, as_attack, check_attack
+from unfit.attacker.attacks import ATTACKS, Attack, as_attack, check_attack
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.method import Method, Parameter, Parameters
 from unfit.attacker.sweep.books import Books, Status, open_books
 from unfit.attacker.sweep.cluster import Place, Submit, in_processes, in_this_process, on_ray
+from unfit.attacker.sweep.tpe import load_optuna
 from unfit.attacker.sweep.trials import MAX_TRIALS, Job, Outcome, Plan, Sampler, TargetId, versions, write
 from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import as_base, as_target
@@ -123,26 +124,20 @@ def make_plan(
         raise UsageError(f"a sweep takes the attacks that come with unfit, not {type(attack).__name__}")
     if sampler not in get_args(Sampler):
         raise unknown("sampler", sampler, get_args(Sampler))
-    parameters = with_ranges(_varied(attack, target.architecture), ranges)
-    _check_settings(attack, parameters)
     try:
-        return Plan(
+        plan = Plan(
             target=TargetId(sha256=target.sha256, architecture=str(target.architecture)),
             base=base.sha256 if base else None,
-            attack=attack,  # type: ignore[arg-type]  # one of the union, as was checked above
+            attack=cast(Attack, attack.model_copy(update={"seed": seed})),
             sampler=sampler,
             seed=seed,
-            parameters=parameters,
-            versions=versions() | (_optuna_version() if sampler == "tpe" else {}),
+            parameters=with_ranges(_varied(attack, target.architecture), ranges),
+            versions=versions() | ({"optuna": load_optuna().__version__} if sampler == "tpe" else {}),
         )
     except ValidationError as error:
         raise UsageError(explained(error)) from error
-
-
-def _optuna_version() -> dict[str, str]:
-    from unfit.attacker.sweep.tpe import load_optuna
-
-    return {"optuna": load_optuna().__version__}
+    _check_settings(attack, plan)
+    return plan
 
 
 def _varied(attack: Method, architecture: Architecture) -> Parameters:
@@ -167,12 +162,13 @@ def with_ranges(parameters: Parameters, ranges: Ranges) -> Parameters:
     return parameters | changed
 
 
-def _check_settings(attack: Method, parameters: Parameters) -> None:
-    """Refuse bounds that the attack does not allow, and settings that no trial would use."""
+def _check_settings(attack: Method, plan: Plan) -> None:
+    """Refuse bounds that the attack does not allow, and settings of its own that no trial would use."""
     default = type(attack)()
     for end in ENDS:
+        values = {name: parameter.at(end) for name, parameter in plan.parameters.items()}
         try:
-            trial = attack.vary({name: parameter.at(end) for name, parameter in parameters.items()}, default.seed)
+            trial = attack.vary(values, plan.seed)
         except ValidationError as error:
             raise UsageError(f"`ranges`: {explained(error)}") from error
         changed = [name for name in type(attack).model_fields if getattr(attack, name) != getattr(trial, name)]
