@@ -4,69 +4,55 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
 from unfit.attacker.candidates import Candidates, load_candidates
-from unfit.attacker.method import Parameter, Value
+from unfit.attacker.method import Parameter, Parameters, Value
+from unfit.attacker.sweep.books import AGAIN, read_ended, read_plan
+from unfit.attacker.sweep.trials import Ended, file_of
 from unfit.auditor.match import Blocks, in_blocks, normalise
-from unfit.auditor.record import Bin, Sweep, Trial, TrialState
+from unfit.auditor.record import Bin, Sweep, Trial
 from unfit.base.errors import UnfitError, listed
-from unfit.base.files import read_as
 from unfit.base.target import Target
 
-FACTS = {"target", "spectrum", "noise_edge", "rank", "estimated_num_samples", "status", "seconds", "finished"}
-SAME = 0.999  # correlation from which a candidate is a copy of an earlier one
-DIRECTIONS = 64  # random ones, in which candidates are compared
-AT_ONCE = 1_000  # candidates compared with one another
-NUM_BINS = 4  # parts of a parameter's range
-
-
-class _Weights(BaseModel):
-    sha256: str
-
-
-class SweepFile(BaseModel):
-    """`sweep.json`, as far as an audit needs it."""
-
-    schema_version: Literal[1]
-    target: _Weights
-    seed: int
-    parameters: dict[str, Parameter]
-
-
-class Ended(BaseModel):
-    """A line of `trials.jsonl`, likewise."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-    number: int
-    state: TrialState
-    settings: dict[str, Value]
-    objective: float | None
-    num_candidates: int
+NEEDED_FACTS = {
+    "target",
+    "spectrum",
+    "noise_edge",
+    "rank",
+    "estimated_num_samples",
+    "status",
+    "seconds",
+    "finished",
+}
+COPY_CORRELATION = 0.999  # a candidate that correlates this well with an earlier one is a copy of it
+SKETCH_SIZE = 64  # random directions in which candidates are compared
+COMPARED_AT_ONCE = 1_000  # candidates, with all that are kept so far
+NUM_BINS = 4  # equal parts of a parameter's range
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """m candidates in blocks. Of a sweep each trial with candidates is a block, `numbers` says which."""
+    """m candidates in blocks. In a sweep, each trial that has candidates is a block; `numbers` says which."""
 
     blocks: Blocks
-    finished: Tensor  # (m,): after how many seconds of attack each was there
+    finished: Tensor  # (m,): seconds of attack after which each was there
     proven: Tensor  # (m,), bool
     copies: Tensor  # (m,), bool: nearly the same as an earlier one
     attack: dict[str, Any]
     facts: dict[str, Any]
-    parameters: dict[str, Parameter] | None = None  # None: no sweep
-    trials: tuple[Ended, ...] = ()  # all that ended
+    parameters: Parameters | None = None  # None: not a sweep
+    trials: tuple[Ended, ...] = ()  # all that ended, with candidates or without
     numbers: tuple[int, ...] = ()
     given: bool = False  # made before, not by this audit
 
@@ -74,7 +60,7 @@ class Pool:
         return len(self.blocks)
 
     def num_blocks(self, chosen: Tensor) -> int:
-        """How many of them have one of the chosen candidates."""
+        """How many blocks hold one of the chosen candidates."""
         return sum(bool(chosen[part].any()) for part in self.blocks.parts)
 
     @property
@@ -94,7 +80,7 @@ def attack_pool(candidates: Candidates) -> Pool:
 
 
 def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
-    """Candidates of this target that were made before: in memory, in a file, or in the folder of a sweep."""
+    """Candidates of this target that were made before. They are in memory, in a file, or in a sweep's folder."""
     if not isinstance(given, Candidates) and Path(given).is_dir():
         return _read_sweep(Path(given), target)
     candidates = given if isinstance(given, Candidates) else load_candidates(Path(given))
@@ -104,9 +90,9 @@ def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
 
 
 def _problems(candidates: Candidates, target: Target) -> list[str]:
-    """Why these cannot be candidates of that target."""
+    """Why these candidates cannot be of this target."""
     facts, shape = candidates.facts, target.architecture.input_shape
-    if missing := sorted(FACTS - facts.keys()):
+    if missing := sorted(NEEDED_FACTS - facts.keys()):
         return [f"made by an older unfit, which did not store {listed(missing)}: make the candidates again"]
     problems = []
     if facts["target"] != target.sha256:
@@ -114,134 +100,117 @@ def _problems(candidates: Candidates, target: Target) -> list[str]:
     if tuple(candidates.x.shape[1:]) != shape:
         problems.append(f"candidates of shape {tuple(candidates.x.shape[1:])}, the net takes {shape}")
     if len(facts["finished"]) != len(candidates.origins):
-        problems.append("its facts do not fit its candidates")
+        problems.append("their facts do not fit them")
     return problems
 
 
 # A sweep's folder ------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class _Head:
+    """What is kept of a trial's file: everything but its candidates."""
+
+    ended: Ended
+    proven: Tensor
+    sketch: Tensor
+    attack: dict[str, Any]
+    facts: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.proven)
+
+
 def _read_sweep(folder: Path, target: Target) -> Pool:
-    """All its trials, each looked at once, and read again whenever it is needed."""
-    about = read_as(SweepFile, folder / "sweep.json")
-    if about.target.sha256 != target.sha256:
+    """Each file is looked at once here, and read again whenever its candidates are needed."""
+    plan = read_plan(folder)
+    if plan.target.sha256 != target.sha256:
         raise UnfitError(f"{folder}: a sweep of other weights than this target's: their sha256 differ")
-    paths = {int(path.stem): path for path in folder.glob("trials/*.safetensors") if path.stem.isdecimal()}
-    if not paths:
-        raise UnfitError(f"{folder}: none of its trials has candidates yet; `unfit sweep {folder} --status`")
-    heads, sketches = _scan(sorted(paths.items()), target, about.parameters)
-    full = tuple(number for number, head in heads.items() if head.size)
+    heads = _read_heads(folder, target)
+    sketches = [head.sketch for head in heads.values()]
     proven = torch.cat([head.proven for head in heads.values()])
     copies = find_copies(sketches)
     copies[proven] = find_copies([torch.cat(sketches)[proven]])  # a proof is not given up for a look-alike
     seconds = torch.tensor([head.facts["seconds"] for head in heads.values()], dtype=torch.float64)
-    status = min((head.facts["status"] for head in heads.values()), key=lambda each: each != "finished")
     first = next(iter(heads.values()))
-    trials = {number: head.ended for number, head in heads.items()} | _listed(folder / "trials.jsonl")
+    full = tuple(number for number, head in heads.items() if len(head))
+    sizes = tuple(len(heads[number]) for number in full)
+    trials = {number: head.ended for number, head in heads.items()}
+    trials |= {trial.number: trial for trial in read_ended(folder)}
     return Pool(
-        Blocks(
-            tuple(heads[number].size for number in full),
-            target.architecture.input_shape,
-            lambda i: _read_x(paths[full[i]]),
-        ),
-        torch.repeat_interleave(seconds.cumsum(0), torch.tensor([len(each) for each in sketches])),
+        Blocks(sizes, target.architecture.input_shape, lambda i: _read_x(file_of(folder, full[i]))),
+        torch.repeat_interleave(seconds.cumsum(0), torch.tensor([len(head) for head in heads.values()])),
         proven,
         copies,
-        first.attack | {"settings": {}, "seed": about.seed},
-        first.facts | {"seconds": float(seconds.sum()), "status": status},
-        about.parameters,
+        first.attack | {"settings": {}, "seed": plan.seed},
+        first.facts | {"seconds": float(seconds.sum())},
+        plan.parameters,
         tuple(trials[number] for number in sorted(trials)),
         full,
         given=True,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Head:
-    """A trial without its candidates."""
-
-    ended: Ended
-    size: int
-    proven: Tensor
-    attack: dict[str, Any]
-    facts: dict[str, Any]
-
-
-def _scan(
-    files: Sequence[tuple[int, Path]], target: Target, names: Collection[str]
-) -> tuple[dict[int, _Head], list[Tensor]]:
-    """What is known of each trial, and its sketches; all files that cannot be used in one error."""
-    heads, sketches, problems = {}, [], []
-    for number, path in files:
+def _read_heads(folder: Path, target: Target) -> dict[int, _Head]:
+    """By the number of the trial; one error names all files that cannot be used."""
+    numbers = sorted(int(path.stem) for path in folder.glob("trials/*.safetensors") if path.stem.isdecimal())
+    heads, problems = {}, []
+    for number in numbers:
         try:
-            found = load_candidates(path)
-            if wrong := _problems(found, target):
-                raise UnfitError(f"{path}: {'; '.join(wrong)}")
-            ended = _described(number, found, names)
+            heads[number] = _read_head(file_of(folder, number), target)
         except UnfitError as error:
             problems.append(str(error))
-        except ValidationError as error:
-            problems.append(f"{path}: it does not say which trial it is: {error.errors()[0]['msg']}")
-        else:
-            proven = found.proven.clone()  # the tensor itself would hold on to the whole file
-            heads[number] = _Head(ended, len(found), proven, found.attack, found.facts)
-            sketches.append(sketch(found.x, target.is_image))
     if problems:
-        raise UnfitError(f"{listed(problems)}. Delete what is damaged: the same `unfit sweep` makes it again")
-    return heads, sketches
+        raise UnfitError(f"{listed(problems)}. Delete what is damaged, and {AGAIN}")
+    if not heads:
+        raise UnfitError(f"{folder}: none of its trials has candidates yet")
+    return heads
 
 
-def _described(number: int, found: Candidates, names: Collection[str]) -> Ended:
-    """What its file says of a trial, which was perhaps killed before it was listed."""
-    settings = {name: value for name, value in found.attack["settings"].items() if name in names}
-    told = {"number": number, "state": "complete", "settings": settings, "num_candidates": len(found)}
-    return Ended.model_validate(found.facts.get("trial", told | {"objective": found.facts.get("loss")}))
+def _read_head(path: Path, target: Target) -> _Head:
+    found = load_candidates(path)
+    if problems := _problems(found, target):
+        raise UnfitError(f"{path}: {'; '.join(problems)}")
+    try:
+        ended = Ended.model_validate(found.facts.get("trial"))
+    except ValidationError as error:
+        raise UnfitError(f"{path}: it does not say which trial it is: {error.errors()[0]['msg']}") from error
+    proven = found.proven.clone()  # the tensor itself would hold on to the whole file
+    return _Head(ended, proven, sketch(found.x, target.is_image), found.attack, found.facts)
 
 
 def _read_x(path: Path) -> Tensor:
-    """Read, not mapped into memory: a file that is read many times is faster so."""
+    """Read, not mapped into memory, which is slower for a file that is read many times."""
     try:
         return load(path.read_bytes())["x"].float()
     except (SafetensorError, OSError) as error:
         raise UnfitError(f"{path} can no longer be read: {error}") from error
 
 
-def _listed(path: Path) -> dict[int, Ended]:
-    """The trials that `trials.jsonl` tells of, by number."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    found, lines = {}, text.splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        try:
-            ended = Ended.model_validate_json(line)
-        except ValidationError as error:
-            if number == len(lines) and not line.endswith("\n"):
-                break  # the sweep was killed while it wrote this, or is writing it
-            raise UnfitError(f"{path}, line {number}: {error.errors()[0]['msg']}") from error
-        found[ended.number] = ended
-    return found
-
-
 # Copies ----------------------------------------------------------------------------------------------------
 
 
 def sketch(x: Tensor, normalised: bool) -> Tensor:
-    """Each candidate in random directions (m, 64): distances are kept but for 18% (Johnson–Lindenstrauss)."""
+    """Each candidate in 64 random directions: (m, 64).
+
+    A squared distance keeps its value within 18%, one standard deviation (Johnson–Lindenstrauss).
+    """
     if not len(x):
-        return torch.zeros(0, DIRECTIONS)
+        return torch.zeros(0, SKETCH_SIZE)
     values = normalise(x.flatten(1)) if normalised else x.flatten(1)
     random = torch.Generator().manual_seed(0)
-    return values @ torch.randn(values.shape[1], DIRECTIONS, generator=random).to(values)
+    return values @ torch.randn(values.shape[1], SKETCH_SIZE, generator=random).to(values)
 
 
 def find_copies(sketches: Sequence[Tensor]) -> Tensor:
-    """(m,): is there an earlier one, itself no copy, within the distance that a correlation of 0.999 makes?
+    """Which candidates are copies (m,): nearly the same as an earlier one that is not itself a copy.
 
-    Copies take part in the vote, as in the papers, whose pool has them all: without them other candidates would
-    have more weight, which moved the SSIM of single faces by 0.06. But a find made a hundred times is one find.
+    Copies take part in the vote, as in the papers, whose pool holds them all. Without them the other candidates
+    would have more weight, which moved the SSIM of single faces by 0.06. But a find made a hundred times is one.
     """
     kept: list[Tensor] = []
     marks = []
-    for block in (part for each in sketches for part in each.split(AT_ONCE)):
+    for block in (part for each in sketches for part in each.split(COMPARED_AT_ONCE)):
         copy = torch.zeros(len(block), dtype=torch.bool)
         for earlier in kept:
             copy |= _near(block, earlier).any(1)
@@ -254,15 +223,20 @@ def find_copies(sketches: Sequence[Tensor]) -> Tensor:
 
 
 def _near(b: Tensor, a: Tensor) -> Tensor:
-    """‖a − b‖² ≤ 2(1 − SAME)‖b‖² for all pairs, which for normalised rows is a correlation above SAME."""
-    return torch.addmm(-a.square().sum(1) / 2, b, a.T) >= (SAME - 0.5) * b.square().sum(1, keepdim=True)
+    """‖a − b‖² ≤ 2(1 − ρ)‖b‖² for all pairs: for normalised rows, a correlation of at least ρ = 0.999."""
+    least = (COPY_CORRELATION - 0.5) * b.square().sum(1, keepdim=True)
+    return torch.addmm(-a.square().sum(1) / 2, b, a.T) >= least
 
 
 # Which settings worked -------------------------------------------------------------------------------------
 
 
 def sweep_record(pool: Pool, recovered: Tensor, nearest: Tensor, alone: Sequence[int]) -> Sweep:
-    """recovered (n,), nearest (n,): of the samples; alone: how many of them each block has by itself."""
+    """What each trial and each setting gave.
+
+    For each sample, whether it is recovered (n,) and its nearest candidate (n,); `alone` holds the number of
+    samples that each block has by itself.
+    """
     assert pool.parameters is not None
     ends = torch.tensor([part.stop for part in pool.blocks.parts])
     best = torch.bincount(torch.searchsorted(ends, nearest[recovered], right=True), minlength=len(ends)).tolist()
@@ -270,7 +244,8 @@ def sweep_record(pool: Pool, recovered: Tensor, nearest: Tensor, alone: Sequence
     trials = []
     for ended in pool.trials:
         num_recovered, num_best = gave.get(ended.number, (0, 0))
-        trials.append(Trial(**ended.model_dump(), num_recovered=num_recovered, num_best=num_best))
+        known = ended.model_dump(exclude={"seconds", "node", "message"})
+        trials.append(Trial(**known, num_recovered=num_recovered, num_best=num_best))
     states = [trial.state for trial in trials]
     return Sweep(
         num_trials={state: states.count(state) for state in states},
@@ -282,7 +257,7 @@ def sweep_record(pool: Pool, recovered: Tensor, nearest: Tensor, alone: Sequence
 
 
 def _bins(name: str, parameter: Parameter, trials: Sequence[Trial]) -> list[Bin]:
-    """The trials by this setting: each choice, or equal parts of the range."""
+    """The trials grouped by this setting: by choice, or by equal parts of the range."""
     values = [(trial.settings[name], trial) for trial in trials if name in trial.settings]
     if parameter.choices is not None:
         return [_bin([t for value, t in values if value == choice], choice=choice) for choice in parameter.choices]
@@ -295,7 +270,7 @@ def _bins(name: str, parameter: Parameter, trials: Sequence[Trial]) -> list[Bin]
 def _bin(
     trials: Sequence[Trial], low: float | None = None, high: float | None = None, choice: Value = None
 ) -> Bin:
-    """Trials that gave no candidates count too."""
+    """Trials without candidates count too."""
     num_recovered = sum(trial.num_recovered for trial in trials)
     return Bin(
         low=low,

@@ -18,21 +18,23 @@ from urllib.parse import urlsplit
 
 import torch
 
-from unfit.attacker.sweep.trials import HERE, Job, Outcome, Values, versions
+from unfit.attacker.method import Values
+from unfit.attacker.sweep.trials import HERE, Job, Outcome, versions
 from unfit.base.errors import UnfitError, UsageError
 
 Submit = Callable[[int, Values], "Future[Outcome]"]
 Place = tuple[Submit, Callable[[], int]]
-"""A function that runs a trial, and one that says how many may run at once now."""
-PATIENCE = 10  # seconds that an address is given to answer
-RETRIES = 20  # of a trial whose node was lost
+"""A function that starts a trial, and one that says how many may run at once now."""
+ANSWER_WITHIN = 10  # seconds
+RETRIES = 20  # of a trial whose node is lost
+REASON_LENGTH = 300  # characters of what Ray says
 
-_job: Job  # of a worker process
+_job: Job  # what this process runs, if it is a worker
 
 
 @contextmanager
 def in_this_process(job: Job) -> Iterator[Place]:
-    """One trial after the other."""
+    """One trial after another."""
 
     def submit(number: int, values: Values) -> Future[Outcome]:
         future: Future[Outcome] = Future()
@@ -49,10 +51,10 @@ def in_this_process(job: Job) -> Iterator[Place]:
 
 @contextmanager
 def in_processes(job: Job, workers: int) -> Iterator[Place]:
-    """Several processes, which end at once when this one leaves or is killed."""
+    """Several processes, which end at once when this one is done or is killed."""
     spawn = multiprocessing.get_context("spawn")
     theirs, ours = spawn.Pipe(duplex=False)
-    # pickled here: multiprocessing would put the weights into shared memory, of which containers have little
+    # pickled here, because multiprocessing would put the weights into shared memory, and containers have little
     pool = ProcessPoolExecutor(workers, spawn, _become_worker, (pickle.dumps(job), theirs))
     try:
         yield lambda number, values: pool.submit(_run_here, number, values), lambda: workers
@@ -64,14 +66,14 @@ def in_processes(job: Job, workers: int) -> Iterator[Place]:
 
 def _become_worker(job: bytes, lifeline: Connection) -> None:
     global _job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts
     threading.Thread(target=_live_as_long_as, args=(lifeline,), daemon=True).start()
     _job = pickle.loads(job)
     torch.set_num_threads(_job.threads)
 
 
 def _live_as_long_as(lifeline: Connection) -> None:
-    lifeline.poll(None)  # nothing is ever sent: this ends when the other end is closed
+    lifeline.poll(None)  # nothing is ever sent: this returns when the other end is closed
     os._exit(1)
 
 
@@ -81,7 +83,7 @@ def _run_here(number: int, values: Values) -> Outcome:
 
 @contextmanager
 def on_ray(job: Job, address: str, gpus: float, workers: int | None) -> Iterator[Place]:
-    """Tasks on a cluster, by default as many as it has room for; those of a lost node are run again on others."""
+    """Tasks on a cluster, by default as many as it has room for. Ray runs those of a lost node again elsewhere."""
     ray = _ray()
     own = not ray.is_initialized()
     if own:
@@ -111,7 +113,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UnfitError("--ray needs Ray: pip install 'unfit[cluster]'") from error
+        raise UnfitError("`ray` needs Ray: pip install 'unfit[cluster]'") from error
     return ray
 
 
@@ -121,33 +123,34 @@ def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise UnfitError(f"no Ray cluster at {address}: {str(error).splitlines()[0][:300]}") from error
+        raise UnfitError(f"no Ray cluster at {address}: {str(error).splitlines()[0][:REASON_LENGTH]}") from error
 
 
 def check_reachable(address: str, what: str) -> None:
-    """Libraries try for minutes; nobody should wait so long for a mistyped name."""
+    """Libraries try for minutes, and nobody should wait that long because of a typing error."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:
         host, port = None, None
     if not host or not port:
-        raise UsageError(f"{address!r} is no address of a {what}; give HOST:PORT")
+        raise UsageError(f"{address!r} is not the address of a {what}; give HOST:PORT")
     try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
+        socket.create_connection((host, port), timeout=ANSWER_WITHIN).close()
     except OSError as error:
         raise UnfitError(f"no {what} answers at {address}: {error.strerror or error}") from error
 
 
 def _hand_on(done: Future[Outcome], outcome: Future[Outcome], number: int) -> None:
-    """What Ray says of a trial, in this project's words."""
+    """What Ray says about a trial, in this project's words."""
     error = done.exception()
     if error is None:
         outcome.set_result(done.result())
     elif isinstance(error, UnfitError):
         outcome.set_exception(error)
     else:
-        outcome.set_exception(UnfitError(f"Ray could not run trial {number}: {str(error).splitlines()[-1][:300]}"))
+        reason = str(error).splitlines()[-1][:REASON_LENGTH]
+        outcome.set_exception(UnfitError(f"Ray could not run trial {number}: {reason}"))
 
 
 def _run_on_ray(shared: list[Any], number: int, values: Values) -> Outcome:
@@ -162,6 +165,6 @@ def _run_on_ray(shared: list[Any], number: int, values: Values) -> Outcome:
 def _fetched(shared: Any) -> Job:
     """Once in each worker of the cluster: reading the spectrum of the weights takes longer than some trials."""
     job: Job = _ray().get(shared)
-    if (here := versions()) != job.plan.versions:
-        raise UnfitError(f"{HERE} has other versions, {here}, than this sweep, {job.plan.versions}")
+    if not (here := versions()).items() <= job.plan.versions.items():
+        raise UnfitError(f"the versions on {HERE}, {here}, are not those of this sweep, {job.plan.versions}")
     return job

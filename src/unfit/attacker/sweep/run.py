@@ -1,81 +1,70 @@
-"""Many attacks with sampled settings, here or on a cluster. Killed at any moment, it goes on where it was."""
+"""Many attacks with sampled settings, here or on a cluster. Killed at any moment, a sweep can go on from there."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import cast, get_args
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
-from unfit.attacker.attacks.inversion import STARTS
-from unfit.attacker.attacks.solvers import Solver, count
-from unfit.attacker.candidates import share_out
-from unfit.attacker.stationarity import Score, check_layers, choose_score
+from unfit.attacker.attacks import ATTACKS, Attack, as_attack, check_attack
+from unfit.attacker.attacks.paper import PaperKKT
+from unfit.attacker.method import Method, Parameter, Parameters
+from unfit.attacker.sweep.books import Books, Status, open_books
 from unfit.attacker.sweep.cluster import Place, Submit, in_processes, in_this_process, on_ray
-from unfit.attacker.sweep.trials import (
-    MOST_TRIALS,
-    Fixed,
-    Job,
-    Method,
-    Outcome,
-    Plan,
-    Sampler,
-    TargetId,
-    parameters_of,
-    versions,
-    with_ranges,
-    write,
-)
-from unfit.base.errors import UsageError, unknown
+from unfit.attacker.sweep.tpe import load_optuna
+from unfit.attacker.sweep.trials import MAX_TRIALS, Job, Outcome, Plan, Sampler, TargetId, versions, write
+from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import as_base, as_target
+from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
 from unfit.base.target import Target
 
-if TYPE_CHECKING:  # Optuna takes a while to import, and only sweeps need it
-    from optuna.trial import FrozenTrial, Trial
-
-    from unfit.attacker.sweep.study import Books, Status
+Ranges = dict[str, tuple[float, float]]
+ENDS = (0.0, math.nextafter(1.0, 0.0))  # of [0, 1), from which settings are sampled
 
 
 def sweep(
     model: Target | nn.Module,
     trials: int,
     folder: str | Path,
-    method: Method = "kkt",
+    attack: Method | str | None = None,
     base: Target | nn.Module | None = None,
-    seed: int = 0,
-    progress: Report = quiet,
     *,
-    solver: Solver | None = None,
-    score: Score | None = None,
-    num_candidates: int | None = None,
-    iterations: int | None = None,
     sampler: Sampler = "random",
-    ranges: dict[str, tuple[float, float]] | None = None,
+    ranges: Ranges | None = None,
+    seed: int = 0,
     workers: int | None = None,
     cpus_per_trial: int = 1,
     gpus_per_trial: float = 0,
     ray: str | None = None,
     mlflow: str | None = None,
+    progress: Report = quiet,
 ) -> Status:
     """Attack with `trials` different settings; each trial's candidates become a file in `folder`.
 
-    A folder of the same sweep is continued, up to `trials` in all. Settings are sampled as in the papers, and kkt
-    is run with their solver, unless `solver` is "fast"; `ranges` are other bounds. `random` and `quasi` draw them
-    from (seed, number of the trial) alone; `tpe` learns from the attack's own loss. So many `workers` run at once:
-    by default as many as there are cores for, `cpus_per_trial` each, or on the Ray cluster at the address `ray`.
-    `mlflow`: a tracking URI to log trials to. A script must call this under `if __name__ == "__main__":`, since
-    worker processes import it.
+    A folder of the same sweep is continued until it has `trials` in all. `attack` holds the settings that all
+    trials share; without one, the papers' solver is swept as in the papers. `ranges` replaces the bounds that
+    settings are sampled from. `random` and `quasi` sample them from the seed and the number of the trial alone;
+    `tpe` learns from the attack's own loss.
+
+    `workers` trials run at once. By default each core has one, or `cpus_per_trial` cores have one together; with
+    the address `ray` they run on that Ray cluster, as many as it has room for. `mlflow` is a tracking URI where
+    each trial is logged too. A script must call this under `if __name__ == "__main__":`, since the worker
+    processes import it.
     """
     target = as_target(model)
     start = as_base(base, target)
     _check_numbers(trials, workers, cpus_per_trial, gpus_per_trial, ray)
-    fixed = {"score": score, "num_candidates": num_candidates, "iterations": iterations}
-    plan = make_plan(target, start, method, solver, sampler, seed, fixed, ranges or {})
+    plan = make_plan(
+        target, start, PaperKKT() if attack is None else as_attack(attack), sampler, ranges or {}, seed
+    )
     job = Job(target, start, plan, cpus_per_trial, None if ray else Path(folder))
     place: AbstractContextManager[Place]
     if ray:
@@ -83,29 +72,27 @@ def sweep(
     else:
         num = min(workers or max(1, torch.get_num_threads() // cpus_per_trial), trials)
         place = in_this_process(job) if num == 1 else in_processes(job, num)
-    from unfit.attacker.sweep.study import keeping, open_books
-
     with place as (submit, slots), open_books(Path(folder), plan, trials) as books:
         if mlflow:
             from unfit.attacker.sweep.tracking import log_to_mlflow
 
             books.log = log_to_mlflow(mlflow, plan, books.ended.values())
-        with keeping(books.folder):
-            return run_trials(books, submit, slots, progress)
+        return run_trials(books, submit, slots, progress)
 
 
 def run_trials(books: Books, submit: Submit, slots: Callable[[], int], progress: Report) -> Status:
-    """Keep as many trials running as there are slots, until all are done."""
-    running: dict[Future[Outcome], Trial | FrozenTrial] = {}
+    """Keep every slot busy until all trials are done."""
+    running: set[Future[Outcome]] = set()
     todo = books.todo()
     while True:
         while len(running) < slots() and (trial := next(todo, None)):
             _tell(progress, books.status(len(running) + 1))
-            running[submit(trial.number, trial.params)] = trial
+            running.add(submit(*trial))
         if not running:
             return books.status(0)
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            books.enter(running.pop(future), write(future.result(), books.folder))
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            books.enter(write(future.result(), books.folder))
         _tell(progress, books.status(len(running)))
 
 
@@ -113,67 +100,77 @@ def _tell(progress: Report, status: Status) -> None:
     progress(len(status.ended) / status.num_trials, status.words)
 
 
+# The plan, and what is refused before anything is written --------------------------------------------------
+
+
 def _check_numbers(trials: int, workers: int | None, cpus: int, gpus: float, ray: str | None) -> None:
-    if not 0 < trials <= MOST_TRIALS:
-        raise UsageError(f"trials must be between 1 and {MOST_TRIALS:,}, not {trials:,}")
+    if not 0 < trials <= MAX_TRIALS:
+        raise UsageError(f"`trials` must be between 1 and {MAX_TRIALS:,}, not {trials:,}")
     if workers is not None and workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}")
-    if cpus < 1 or not 0 <= gpus < 1e6:
-        raise UsageError(f"a trial needs at least one CPU and no negative number of GPUs, not {cpus} and {gpus:g}")
+        raise UsageError(f"`workers` must be at least 1, not {workers}")
+    if cpus < 1:
+        raise UsageError(f"`cpus_per_trial` must be at least 1, not {cpus}")
+    if not 0 <= gpus < math.inf:
+        raise UsageError(f"`gpus_per_trial` cannot be negative or infinite, but is {gpus:g}")
     if gpus and not ray:
-        raise UsageError("GPUs are shared out by Ray: give --ray too, or leave out --gpus-per-trial")
+        raise UsageError("Ray shares out the GPUs: give `ray` too, or leave out `gpus_per_trial`")
 
 
 def make_plan(
-    target: Target,
-    base: Target | None,
-    method: Method,
-    solver: Solver | None,
-    sampler: Sampler,
-    seed: int,
-    fixed: dict[str, Any],
-    ranges: dict[str, tuple[float, float]],
+    target: Target, base: Target | None, attack: Method, sampler: Sampler, ranges: Ranges, seed: int
 ) -> Plan:
-    """All that the trials follow from; what cannot be is refused here, before anything is written."""
-    named = (("method of a sweep", method, Method), ("sampler", sampler, Sampler), ("solver", solver, Solver))
-    for what, given, valid in named:
-        if given is not None and given not in get_args(valid):
-            raise unknown(what, given, get_args(valid))
-    chosen: Solver | None = (solver or "paper") if method == "kkt" else None
-    if unread := _unread(method, solver, chosen, base, fixed):
-        kind = f"kkt with the solver {chosen}" if chosen else method
-        raise UsageError(f"a sweep of {kind} does not use {', '.join(unread)}")
-    _check_fixed(target, method, fixed)
-    parameters = parameters_of(method, chosen, fixed["score"], target.architecture.num_outputs)
-    return Plan(
-        target=TargetId(sha256=target.sha256, architecture=str(target.architecture)),
-        base=base.sha256 if base else None,
-        method=method,
-        solver=chosen,
-        sampler=sampler,
-        seed=seed,
-        fixed=Fixed(**fixed),
-        parameters=with_ranges(parameters, ranges),
-        versions=versions(),
-    )
+    check_attack(attack, target, base)
+    if type(attack) not in ATTACKS:
+        raise UsageError(f"a sweep takes the attacks that come with unfit, not {type(attack).__name__}")
+    if sampler not in get_args(Sampler):
+        raise unknown("sampler", sampler, get_args(Sampler))
+    try:
+        plan = Plan(
+            target=TargetId(sha256=target.sha256, architecture=str(target.architecture)),
+            base=base.sha256 if base else None,
+            attack=cast(Attack, attack.model_copy(update={"seed": seed})),
+            sampler=sampler,
+            seed=seed,
+            parameters=with_ranges(_varied(attack, target.architecture), ranges),
+            versions=versions() | ({"optuna": load_optuna().__version__} if sampler == "tpe" else {}),
+        )
+    except ValidationError as error:
+        raise UsageError(explained(error)) from error
+    _check_settings(attack, plan)
+    return plan
 
 
-def _unread(
-    method: Method, solver: Solver | None, chosen: Solver | None, base: Target | None, fixed: dict[str, Any]
-) -> list[str]:
-    reads = {"kkt": set(fixed), "unmix": {"iterations"}, "inversion": {"num_candidates", "iterations"}}[method]
-    unread = [name for name, value in fixed.items() if value is not None and name not in reads]
-    unread += ["solver"] if solver and not chosen else []
-    unread += ["base"] if base and (method == "inversion" or chosen == "paper") else []
-    return [f"--{name.replace('_', '-')}" for name in unread]
+def _varied(attack: Method, architecture: Architecture) -> Parameters:
+    if parameters := attack.varies(architecture):
+        return parameters
+    others = [kind.title for kind in ATTACKS if kind().varies(architecture)]
+    raise UsageError(f"{attack.title} has no settings for a sweep to vary; choose one of: {', '.join(others)}")
 
 
-def _check_fixed(target: Target, method: Method, fixed: dict[str, Any]) -> None:
-    k = target.architecture.num_outputs
-    if fixed["iterations"] is not None and fixed["iterations"] < 1:
-        raise UsageError(f"iterations must be at least 1, not {fixed['iterations']}")
-    if method == "kkt":
-        check_layers(target.net())
-        count(fixed["num_candidates"], 1, choose_score(fixed["score"] or "auto", k), k)
-    elif method == "inversion":
-        share_out(fixed["num_candidates"], STARTS, max(k, 2))
+def with_ranges(parameters: Parameters, ranges: Ranges) -> Parameters:
+    """The parameters, some with other bounds."""
+    numbers = [name for name, parameter in parameters.items() if parameter.choices is None]
+    changed = {}
+    for name, (low, high) in ranges.items():
+        if name not in numbers:
+            raise unknown("setting in `ranges`", name, numbers)
+        log = parameters[name].log
+        if not -math.inf < low < high < math.inf or (log and low <= 0):
+            must = "two positive numbers" if log else "two numbers"
+            raise UsageError(f"`ranges` of {name} must be {must}, the smaller one first, not {low:g} and {high:g}")
+        changed[name] = Parameter(low=low, high=high, log=log)
+    return parameters | changed
+
+
+def _check_settings(attack: Method, plan: Plan) -> None:
+    """Refuse bounds that the attack does not allow, and settings of its own that no trial would use."""
+    default = type(attack)()
+    for end in ENDS:
+        values = {name: parameter.at(end) for name, parameter in plan.parameters.items()}
+        try:
+            trial = attack.vary(values, plan.seed)
+        except ValidationError as error:
+            raise UsageError(f"`ranges`: {explained(error)}") from error
+        changed = [name for name in type(attack).model_fields if getattr(attack, name) != getattr(trial, name)]
+        if unread := [f"`{name}`" for name in changed if getattr(attack, name) != getattr(default, name)]:
+            raise UsageError(f"a sweep sets {', '.join(unread)} of each trial itself: leave it out of the attack")

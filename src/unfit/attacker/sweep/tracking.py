@@ -1,4 +1,4 @@
-"""The trials of a sweep as runs in MLflow, for those who have one."""
+"""The trials of a sweep as runs in MLflow, for those who use it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "fai
 
 
 def log_to_mlflow(uri: str, plan: Plan, ended: Iterable[Ended]) -> Callable[[Ended], None]:
-    """Logs what has ended and is not there yet; gives the function that logs one more."""
+    """Log the trials that ended and are not there yet; return the function that logs one more."""
     try:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
     except ImportError as error:
-        raise UnfitError("--mlflow needs MLflow: pip install 'unfit[mlflow]'") from error
+        raise UnfitError("`mlflow` needs MLflow: pip install 'unfit[mlflow]'") from error
     if uri.startswith(("http://", "https://")):
         check_reachable(uri, "MLflow server")
     sweep = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
-    tags = {"target": plan.target.sha256, "method": plan.method, "sampler": plan.sampler, "sweep": sweep}
+    tags = {"target": plan.target.sha256, "method": plan.attack.method, "sampler": plan.sampler, "sweep": sweep}
 
     def log(trial: Ended) -> None:
         about = tags | {"number": str(trial.number), "state": trial.state, "node": trial.node}

@@ -1,0 +1,42 @@
+"""Settings that TPE proposes from the losses of the trials so far. It needs Optuna, which is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from unfit.attacker.method import Parameter, Values
+from unfit.attacker.sweep.trials import Ended, Plan
+from unfit.base.errors import UnfitError
+
+NUM_SEEDS = 2**32  # that NumPy's generators take
+
+
+def propose(plan: Plan, number: int, ended: Iterable[Ended]) -> Values:
+    """The settings of a trial. They follow from the arguments alone, so that a restart changes nothing."""
+    optuna = load_optuna()
+    sampler = optuna.samplers.TPESampler(seed=plan.trial_seed(number) % NUM_SEEDS)
+    study = optuna.create_study(sampler=sampler)
+    space = {name: _distribution(optuna, parameter) for name, parameter in plan.parameters.items()}
+    for trial in ended:
+        if trial.state == "failed":  # says nothing about the settings; divergence does, and counts as pruned
+            continue
+        state, value = ("COMPLETE", trial.objective) if trial.state == "complete" else ("PRUNED", None)
+        state = optuna.trial.TrialState[state]
+        study.add_trial(optuna.create_trial(state=state, value=value, params=trial.settings, distributions=space))
+    return study.ask(space).params
+
+
+def _distribution(optuna: Any, parameter: Parameter) -> Any:
+    if parameter.choices is not None:
+        return optuna.distributions.CategoricalDistribution(parameter.choices)
+    return optuna.distributions.FloatDistribution(*parameter.bounds, log=parameter.log)
+
+
+def load_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise UnfitError("the `sampler` tpe needs Optuna: pip install 'unfit[tpe]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce every study
+    return optuna
