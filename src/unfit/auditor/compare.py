@@ -52,11 +52,11 @@ def compare(old: Record, new: Record) -> Difference:
 def _regressions(old: Record, new: Record) -> list[str]:
     limit, found = new.policy.max_recovered, []
     if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
-        found.append(f"the verdict was {old.verdict} and is now {new.verdict}: {'; '.join(new.reasons)}")
+        found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
     if new.num_recovered > max(old.num_recovered, limit) and new.p_value < SIGNIFICANT:
-        found.append(f"{new.num_recovered} samples are recovered; before: {old.num_recovered}, allowed: {limit}")
+        found.append(f"{new.num_recovered} samples are recovered (before {old.num_recovered}, allowed {limit})")
     if (proven := _num_proven(new)) > max(before := _num_proven(old), limit):
-        found.append(f"{proven} samples are proven; before: {before}, allowed: {limit}")
+        found.append(f"{proven} samples are proven (before {before}, allowed {limit})")
     return found
 
 
