@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit import Audit, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
+from unfit import Audit, AuditRequest, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.arrays import as_samples, sample_shape
+from unfit.auditor.case import private_set, unseen_set
 from unfit.base.nets import Architecture, outputs
 from unfit.base.pictures import stretch
-from unfit.lab.runs import private_set, unseen_set
 
 
 class Named(nn.Module):
@@ -248,8 +248,8 @@ def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidenc
     face_run: Path, face_audit: Audit
 ) -> None:
     """The papers' protocol adds the mean, which arrays do not tell, so similarities differ; the finding hardly."""
-    source, private = private_set(face_run, None, None, None)
-    unseen = unseen_set(source, private, None, None, 0)
+    source, private = private_set(AuditRequest(target=face_run))
+    unseen = unseen_set(AuditRequest(target=face_run), source, private)
     mean, net = private.mean, load_target(face_run).net()
     again = audit(net, (private.x - mean, private.y), (unseen.x - mean, unseen.y))
     assert again.verdict == "leak"
@@ -259,7 +259,7 @@ def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidenc
 
 
 def test_a_fine_tuned_module_and_its_base_prove_samples(face_run: Path) -> None:
-    _, private = private_set(face_run, None, None, None)
+    _, private = private_set(AuditRequest(target=face_run))
     x, y = private.x[10:30] - private.mean, private.y[10:30]
     architecture = Architecture((1, 25, 25), (300,), 1, (True, True))
     fitted = fit(architecture, (x, y), (x, y), FitSettings(init=None))

@@ -33,7 +33,7 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.redact import redact
 from unfit.auditor.report import plots
-from unfit.auditor.report.page import headline, page
+from unfit.auditor.report.page import headline
 from unfit.base.pictures import png
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -294,7 +294,7 @@ def test_vectors_have_numbers_instead_of_pictures(show: Show, face_audit: Audit)
     assert f"({values})" in tab.locator("#pair").inner_text()
     assert tab.locator("#scatter circle").count() == 20 + 1
     assert too_wide(tab) == []
-    hidden = page(redact(audit))
+    hidden = redact(audit).to_html()
     assert values not in hidden
     assert "Values are left out" in hidden
 
