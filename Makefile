@@ -10,7 +10,7 @@ demo: $(READY)  ## train a face detector, reconstruct its training faces, write 
 	$(BIN)/unfit demo --out unfit-demo --force
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --durations 10
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from page import SEEDS
-from unfit import Audit, FitSettings, audit_run, fit_run, load_target, read_source
-from unfit.attacker.attacks.solvers import PaperSettings, paper_iterates
-from unfit.attacker.mixtures import read_mixtures
+from unfit import Audit, AuditRequest, FitSettings, PaperKKT, audit_run, fit_run, read_source
+from unfit.attacker.attacks import named_attack
+from unfit.attacker.attacks.paper import paper_iterates
 from unfit.auditor.calibration import calibrate
+from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
 from unfit.base.files import read_json, write_json
-from unfit.lab.runs import private_set, unseen_set
 
 COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_proven", "num_candidates")
 
@@ -64,7 +64,8 @@ def measured(case: Case, seed: int, method: str, folder: Path, runs: Path, secon
 def audited(case: Case, run: Path, method: str, seed: int) -> Audit:
     base = run if case.base and method != "inversion" else None
     score = case.score if method == "kkt" else None
-    return audit_run(run, method=method, base=base, score=score, seed=seed)  # type: ignore[arg-type]
+    attack = named_attack(method, score=score, seed=seed)
+    return audit_run(AuditRequest(target=str(run), base=base and str(base), attack=attack, seed=seed))
 
 
 def numbers(audit: Audit) -> dict[str, float]:
@@ -74,16 +75,14 @@ def numbers(audit: Audit) -> dict[str, float]:
 
 def paper(run: Path, seconds: float) -> dict[str, float]:
     """What the papers' solver has after so long: its last iterate (float32, which only makes it faster)."""
-    target = load_target(run)
-    source, private = private_set(run, None, None, None)
-    unseen = unseen_set(source, private, None, None, 0)
-    settings = PaperSettings(num_candidates=2 * len(private), dtype="float32")
+    case = read_case(AuditRequest(target=str(run)))
+    settings = PaperKKT(num_candidates=2 * len(case.private), dtype="float32")
     began, x = time.perf_counter(), torch.zeros(0)
-    for iterate in paper_iterates(target, settings, read_mixtures(target).span.rank):
+    for iterate in paper_iterates(case.target, settings, case.mixtures.span.rank):
         x = iterate.x.detach()
         if time.perf_counter() - began > seconds:
             break
-    seen, control = (match(x, samples, private.mean).similarity for samples in (private, unseen))
+    seen, control = (match(x, samples, case.mean).similarity for samples in (case.private, case.unseen))
     found = (int((s > GOOD).sum()) for s in (seen, control))
     recovered = int((seen > calibrate(control, 0.01)).sum())
     return dict(zip(COUNTS, (*found, recovered, 0, len(x)), strict=True)) | {"seconds": seconds}

@@ -22,16 +22,29 @@ from torch import Tensor
 
 from cases import Case, measured, run_of
 from page import DOCS, spread, write_section
-from unfit import FitSettings, UnfitError, audit_run, fit_run, load_target, parse_architecture, read_source
-from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, alternate, fast_parts, paper_iterates
+from unfit import (
+    AuditRequest,
+    FastKKT,
+    FitSettings,
+    PaperKKT,
+    UnfitError,
+    audit_run,
+    fit_run,
+    load_target,
+    parse_architecture,
+    read_source,
+)
+from unfit.attacker.attacks import named_attack
+from unfit.attacker.attacks.fast import alternate
+from unfit.attacker.attacks.paper import paper_iterates
 from unfit.attacker.mixtures import read_mixtures
+from unfit.auditor.case import private_set, unseen_set
 from unfit.auditor.match import GOOD, match
 from unfit.auditor.samples import Samples
 from unfit.base.files import read_json
 from unfit.base.nets import initialise
 from unfit.base.target import Target
 from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
-from unfit.lab.runs import private_set, unseen_set
 
 WATCHED = [15, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600]
 
@@ -72,12 +85,13 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     """Good samples against seconds for both solvers, on the same target."""
     run = run_of(CASES[0], 0, folder, runs)
     target = load_target(run)
-    source, private = private_set(run, None, None, None)
-    unseen = unseen_set(source, private, None, None, 0)
+    request = AuditRequest(target=str(run))
+    source, private = private_set(request)
+    unseen = unseen_set(request, source, private)
     mixtures = read_mixtures(target)
     slow, count = [], iter(WATCHED)
     due, scoring, began, iteration = next(count), 0.0, time.perf_counter(), 0
-    for iterate in paper_iterates(target, PaperSettings(num_candidates=200), mixtures.span.rank):
+    for iterate in paper_iterates(target, PaperKKT(num_candidates=200), mixtures.span.rank):
         if time.perf_counter() - began - scoring >= due:
             stopped = time.perf_counter()
             slow.append((stopped - began - scoring, *good(iterate.x.detach().float(), private, unseen)))
@@ -89,7 +103,7 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     quick: list[tuple[float, int, int]] = []
     scoring, began, found = 0.0, time.perf_counter(), []
     mixtures = read_mixtures(target)  # the spectrum is part of the time
-    for part in fast_parts(target, mixtures, FastSettings()):
+    for part in FastKKT().parts(mixtures):
         stopped = time.perf_counter()
         found.append(part.x)
         quick.append((stopped - began - scoring, *good(torch.cat(found), private, unseen)))
@@ -164,7 +178,7 @@ def untrained(n: int, width: int) -> Target:
 
 
 def iteration_seconds_paper(n: int, width: int, iterations: int = 3) -> float:
-    settings = PaperSettings(num_candidates=2 * n, iterations=iterations)
+    settings = PaperKKT(num_candidates=2 * n, iterations=iterations)
     began = time.perf_counter()
     for iterate in paper_iterates(untrained(n, width), settings, n):
         if iterate.iteration == 0:
@@ -176,7 +190,7 @@ def iteration_seconds_fast(n: int, width: int, iterations: int = 5) -> float:
     mixtures = read_mixtures(untrained(n, width))
     assert mixtures.span.rank
     began = time.perf_counter()
-    list(alternate(mixtures, "binary", 2 * n, FastSettings(iterations=iterations), 0))
+    list(alternate(mixtures, "binary", 2 * n, FastKKT(iterations=iterations), 0))
     return (time.perf_counter() - began) / iterations
 
 
@@ -192,7 +206,7 @@ def circle(runs: Path) -> Iterator[str]:
         if not (run / "fit.json").is_file():
             run.mkdir(parents=True, exist_ok=True)
             fit_run(read_source("circle"), 20, run, FitSettings(seed=seed))
-        _, private = private_set(run, None, None, None)
+        _, private = private_set(AuditRequest(target=str(run)))
         points, began = private.x - private.mean, time.perf_counter()
         found = by_kinks(load_target(run)).kept[0]
         seconds, distance = time.perf_counter() - began, torch.cdist(points, found)
@@ -224,7 +238,7 @@ def targets(folder: Path, runs: Path) -> Iterator[str]:
         yield line
     run = run_of(CASES[0], 0, folder, runs)
     for method in ("weights", "inversion"):
-        record = audit_run(run, method=method).record  # type: ignore[arg-type]
+        record = audit_run(AuditRequest(target=str(run), attack=named_attack(method))).record
         yield f"| baseline `{method}`: {CASES[0].name} | 1 | {record.num_good} | {record.num_good_unseen} | {record.num_recovered} | {record.num_candidates} | {record.seconds['attack']:.0f} |"
     yield ""
     yield "The regression targets are full-batch momentum for 4,000 steps; their KKT residual is still 0.65–0.70 in the first layer."

@@ -51,7 +51,7 @@ def top45(case: Case, folder: Path, runs: Path) -> Path:
         audit = audited(case, run, "auto", case.seeds[0])
         if not (run / "auto.json").is_file():
             write_json(run / "auto.json", numbers(audit))
-        pairs(audit).quantize(128).save(kept, optimize=True)
+        pairs(audit.arrays).quantize(128).save(kept, optimize=True)
     return kept
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from cases import Case, run_of
 from page import DOCS, write_section
-from unfit import Candidates, Target, UnfitError, attack, load_target, parse_architecture
+from unfit import AuditRequest, Auto, Candidates, Target, UnfitError, attack, load_target, parse_architecture
+from unfit.auditor.case import private_set, unseen_set
 from unfit.auditor.match import normalise
 from unfit.auditor.samples import Samples
 from unfit.base.nets import initialise
-from unfit.lab.runs import private_set, unseen_set
 
 CASES = (
     Case("CIFAR-10 n=100, init 1e-4", "bin100", 100),
@@ -55,12 +55,13 @@ def main(folder: Path, runs: Path) -> None:
 
 
 def judged(run: Path, seed: int) -> Judged:
-    candidates = attack(load_target(run), seed=seed)
-    source, private = private_set(run, None, None, None)
+    candidates = attack(load_target(run), Auto(seed=seed))
+    request = AuditRequest(target=str(run), seed=seed)
+    source, private = private_set(request)
     agreed = candidates.confidence > 0
     x, label = candidates.x[agreed], candidates.label[agreed]
     similarity, nearest = closest(x, private, private.mean)
-    other, _ = closest(x, unseen_set(source, private, None, None, seed), private.mean)
+    other, _ = closest(x, unseen_set(request, source, private), private.mean)
     true = similarity.abs() > TRUE
     return Judged(
         candidates.confidence[agreed], true, other.abs() > TRUE, similarity > 0, label == private.y[nearest]
@@ -110,7 +111,7 @@ def share(which: Tensor) -> str:
 
 def untrained() -> str:
     """Nets at their start: whatever is found, nothing may be confident."""
-    counts = [sure(attack(start(init, seed), seed=seed)) for init in (1e-4, None) for seed in SEEDS]
+    counts = [sure(attack(start(init, seed), Auto(seed=seed))) for init in (1e-4, None) for seed in SEEDS]
     return f"Untrained nets (init 1e-4 and standard, three seeds each): {sum(counts)} candidates above 0.9."
 
 

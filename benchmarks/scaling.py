@@ -9,10 +9,10 @@ from collections.abc import Callable
 from itertools import islice
 
 import torch
+from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, fast, paper_iterates
 
 from kkt import untrained
 from page import write_section
-from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, fast, paper_iterates
 
 WAYS = {"one thread": (1, 1), "two threads": (2, 1), "two at a time, one thread each": (1, 2)}
 

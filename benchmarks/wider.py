@@ -20,6 +20,7 @@ from torch import Tensor
 from page import SEEDS, spread, write_section
 from unfit import (
     Audit,
+    Auto,
     FitSettings,
     Target,
     UnfitError,
@@ -126,7 +127,7 @@ def attacked(wide: Wide, source: Source, seed: int) -> tuple[Audit, float]:
     members = draw(source, wide.n, seed)
     unseen = draw_unseen(source, members, wide.n, seed)
     start, end, accuracy = trained(wide, members, seed)
-    return audit(end, members, unseen, base=start if wide.base else None, seed=seed), accuracy
+    return audit(end, members, unseen, base=start if wide.base else None, attack=Auto(seed=seed)), accuracy
 
 
 def trained(wide: Wide, members: Samples, seed: int) -> tuple[Target, Target, float]:

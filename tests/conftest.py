@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: tests run side by side, a core each
 
 from unfit import Audit, AuditRequest, FitSettings, audit_run, fit_run, read_source
 from unfit.auditor.report import write_report

@@ -13,7 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit import Audit, AuditRequest, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
+from unfit import (
+    Audit,
+    AuditRequest,
+    FitSettings,
+    Samples,
+    Target,
+    UnfitError,
+    as_target,
+    attack,
+    audit,
+    fit,
+    load_target,
+)
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.arrays import as_samples, sample_shape
 from unfit.auditor.case import private_set, unseen_set

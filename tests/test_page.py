@@ -339,7 +339,7 @@ def test_controls_baselines_and_rates_stand_beside_the_audit(show: Show, face_au
     audit = edited(
         face_audit,
         controls=[Control(name="untrained net", **counts)],
-        baselines=[Baseline(attack="weights", num_good_unseen=2, **counts)],
+        baselines=[Baseline(method="weights", num_good_unseen=2, **counts)],
         rates=[rate, rate.model_copy(update={"fpr": 0.001})],
     )
     tables = show(audit, 360).locator("section[aria-labelledby=sure] table")
@@ -469,14 +469,15 @@ def test_an_audit_without_a_sweep_says_nothing_of_trials(show: Show, face_audit:
 
 
 def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
-    assert headline(face_audit).startswith("This model gives its training data away")
-    assert "than chance would" in headline(edited(face_audit, verdict="pass", num_recovered=0, p_value=1.0))
-    allowed = headline(edited(face_audit, verdict="pass"))
-    assert allowed.endswith("came back from its weights: the policy allows that.")
-    assert "cannot say" in headline(edited(face_audit, verdict="inconclusive"))
-    samples = [s.model_copy(update={"proven": i < 3}) for i, s in enumerate(face_audit.record.samples)]
-    proven = edited(face_audit, verdict="pass", num_recovered=0, p_value=1.0, samples=samples)
-    assert headline(proven).startswith("3 of this model's 40 training samples came back")
+    def said(**changes: object) -> str:
+        return headline(edited(face_audit, **changes).record)
+
+    assert said().startswith("This model gives its training data away")
+    assert "than chance would" in said(verdict="pass", num_recovered=0, p_value=1.0)
+    assert said(verdict="pass").endswith("came back from its weights: the policy allows that.")
+    assert "cannot say" in said(verdict="inconclusive")
+    proven = said(verdict="pass", num_recovered=0, num_proven=3, p_value=1.0)
+    assert proven.startswith("3 of this model's 40 training samples came back")
 
 
 def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:
