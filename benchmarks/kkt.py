@@ -126,9 +126,9 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
         + " |"
     )
     yield ""
-    yield f"`paper`'s best count in ten minutes ({iteration} of its 50,000 iterations) is **{best}**, first seen after {reached_slow:.0f} s;"
-    yield f"`fast` reaches it after {reached:.1f} s: **{WATCHED[-1] / reached:.0f} times sooner** than ten minutes, {reached_slow / reached:.0f} times sooner than `paper` did."
-    yield f"`fast` ends at {quick[-1][1]} good ({quick[-1][2]} on unseen) after {quick[-1][0]:.0f} s; its first run, from random starts, has {quick[0][1]}."
+    yield f"In ten minutes ({iteration} of its 50,000 iterations) `paper` has at best **{best}** good, first after {reached_slow:.0f} s. `fast` has as many"
+    yield f"after {reached:.1f} s: **{WATCHED[-1] / reached:.0f} times sooner** than ten minutes, {reached_slow / reached:.0f} times sooner than `paper`."
+    yield f"`fast` ends with {quick[-1][1]} good ({quick[-1][2]} on unseen) after {quick[-1][0]:.0f} s; its first run, from random starts, has {quick[0][1]}."
 
 
 def good(x: Tensor, private: Samples, unseen: Samples) -> tuple[int, int]:
@@ -151,7 +151,7 @@ def plot_race(slow: list[tuple[float, int, int]], quick: list[tuple[float, int, 
 def cost() -> Iterator[str]:
     """Seconds of one iteration against n (two candidates a sample) and against width."""
     sizes, widths = (50, 100, 200, 500, 1000), (250, 500, 1000, 2000)
-    yield "Seconds an iteration, nets d-w-w-1 on 3×32×32 inputs, two candidates a sample, `paper` in float64."
+    yield "Seconds per iteration for nets d-w-w-1 on 3×32×32 inputs, with two candidates per sample; `paper` runs in float64."
     yield "A row's exponent is the slope of log seconds against log n or log w."
     yield ""
     for name, values, case in (("n", sizes, lambda n: (n, 1000)), ("width", widths, lambda w: (100, w))):
@@ -196,7 +196,7 @@ def iteration_seconds_fast(n: int, width: int, iterations: int = 5) -> float:
 
 def circle(runs: Path) -> Iterator[str]:
     """H22 sec. 4 on ten seeds."""
-    yield "20 points on the unit circle with alternating labels, net 2-1000-1000-1; `unfit attack --method kkt`, defaults."
+    yield "20 points on the unit circle with alternating labels, net 2-1000-1000-1; `unfit attack --method kkt` with its defaults."
     yield "*covered*: points with a kept candidate within 0.1; *near*: share of the kept candidates within 0.1 of a point."
     yield ""
     yield "| seed | covered | kept | near | farthest | fit, s | attack, s |"
@@ -214,12 +214,12 @@ def circle(runs: Path) -> Iterator[str]:
         trained = read_json(run / "fit.json")["seconds"]
         yield f"| {seed} | {covered(points, found)} | {len(found)} | {near:.0%} | {farthest:.4f} | {trained:.0f} | {seconds:.1f} |"
     yield ""
-    yield "The panels of H22's Fig. 2: [reproduction/haim2022/fig2](reproduction/haim2022/fig2/text.md)."
+    yield "The panels of H22's Fig. 2 are in [reproduction/haim2022/fig2](reproduction/haim2022/fig2/text.md)."
 
 
 def targets(folder: Path, runs: Path) -> Iterator[str]:
-    yield "`unfit audit RUN --method kkt` (`--score any` for L2, L2.5, Huber), no sweep, nothing told but the weights. *good*: SSIM > 0.4,"
-    yield "Gaussian window 11, vote 1.1 (conv 1.5). Means over seeds 0–2 with the extremes in brackets, or seed 0."
+    yield "`unfit audit RUN --method kkt` (with `--score any` for L2, L2.5, Huber): no sweep, and the attack sees only the weights. *good*:"
+    yield "SSIM > 0.4, Gaussian window 11, vote 1.1 (conv 1.5). Means over seeds 0–2 with the extremes in brackets, or seed 0 alone."
     yield ""
     yield "| target | seeds | good | on unseen | recovered | candidates | seconds |"
     yield "|---|---|---|---|---|---|---|"
@@ -241,15 +241,15 @@ def targets(folder: Path, runs: Path) -> Iterator[str]:
         record = audit_run(AuditRequest(target=str(run), attack=named_attack(method))).record
         yield f"| baseline `{method}`: {CASES[0].name} | 1 | {record.num_good} | {record.num_good_unseen} | {record.num_recovered} | {record.num_candidates} | {record.seconds['attack']:.0f} |"
     yield ""
-    yield "The regression targets are full-batch momentum for 4,000 steps; their KKT residual is still 0.65–0.70 in the first layer."
-    yield "CONV with n=500 was stopped after 900 steps of training (40 minutes; train accuracy 100%), when weight decay had not erased the"
-    yield "start yet: its noise hides all but a dozen directions, hence nothing. What comes back behind a convolution comes from"
-    yield "unmixing its maps. MNIST: digits that stand out from unseen ones do so without SSIM > 0.4: the mean digit is added before the"
-    yield "comparison, so it needs the scale and the sign of a candidate, and most candidates are strokes that many digits share."
-    yield "Standard init, n=10: start noise hides all but 5 directions. On binary targets most of what is good comes from the components of"
-    yield "unmixing that are pooled in; where they are many (n=500), so are look-alikes among the unseen."
-    yield "The defaults of `fast` were chosen by scores on seed 0 of the first three rows, the way back through a convolution on that"
-    yield "of CONV n=100; the other seeds were not looked at before."
+    yield "The regression targets were trained with full-batch momentum for 4,000 steps; their KKT residual is still 0.65–0.70 in the first"
+    yield "layer. CONV with n=500 was stopped after 900 steps of training (40 minutes; train accuracy 100%), before weight decay had erased"
+    yield "the start: its noise hides all but a dozen directions, so nothing good comes back. What comes back behind a convolution comes"
+    yield "from unmixing its maps. On MNIST, digits stand out from unseen ones without reaching SSIM 0.4: the mean digit is added before"
+    yield "the comparison, so the scale and the sign of a candidate matter, and most candidates are strokes that many digits share. With"
+    yield "standard init and n=10, the noise of the start hides all but 5 directions. On binary targets most good reconstructions come from"
+    yield "the components of unmixing that are pooled in; where there are many components (n=500), there are many look-alikes among the"
+    yield "unseen. The defaults of `fast` were chosen by scores on seed 0 of the first three rows, and the way back through a convolution"
+    yield "by scores on seed 0 of CONV n=100. The other seeds had no part in either choice."
 
 
 if __name__ == "__main__":

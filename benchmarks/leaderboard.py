@@ -56,10 +56,10 @@ def top45(case: Case, folder: Path, runs: Path) -> Path:
 
 
 def board(folder: Path, runs: Path, cases: list[Case]) -> Iterator[str]:
-    yield "CIFAR-10 vehicles against animals unless said, d-1000-1000-1. Each cell: good / good on unseen / recovered, means over the seeds"
-    yield "(three where that takes minutes, one where it takes an hour),"
-    yield "then the attack's seconds. *good*: SSIM > 0.4, Gaussian window 11; *recovered*: above the threshold that 1% of as many unseen samples"
-    yield "pass. `paper`: the papers' solver for as long as `auto` took. `auto` also says how many it proved."
+    yield "CIFAR-10, vehicles against animals, unless the row says otherwise; d-1000-1000-1. Each cell gives good / good on unseen /"
+    yield "recovered, as means over the seeds (three where that takes minutes, one where it takes an hour), then the seconds of the attack."
+    yield "*good*: SSIM > 0.4, Gaussian window 11; *recovered*: above the threshold that 1% of as many unseen samples pass. `paper` is the"
+    yield "papers' solver, run for as long as `auto` took. `unmix` and `auto` also say how many samples they proved."
     yield ""
     yield "| target | seeds | " + " | ".join(METHODS) + " |"
     yield "|---|---|" + "---|" * len(METHODS)
@@ -76,7 +76,7 @@ def board(folder: Path, runs: Path, cases: list[Case]) -> Iterator[str]:
         print(line, flush=True)
         yield line
     yield ""
-    yield "The closest 45 of each (`auto`, seed 0), reconstruction above original:"
+    yield "The closest 45 pairs for each target (`auto`, seed 0), reconstruction above original:"
     yield ""
     for case in cases:
         yield f"**{case.name}**"

@@ -15,7 +15,7 @@ from unfit.auditor.samples import Samples
 CANDIDATES, SAMPLES, SHAPE = 100_000, 5_000, (3, 32, 32)
 CASES = {
     "near": "every sample has about 20 candidates near it",
-    "noise": "all candidates are noise, so that the vote averages most of them",
+    "noise": "all candidates are noise, so the vote averages most of them",
 }
 
 
@@ -40,9 +40,9 @@ if __name__ == "__main__":
         measure(sys.argv[1])
     else:
         lines = [
-            f"{CANDIDATES:,} candidates × {SAMPLES:,} samples of 3×32×32; the candidates themselves are 1.2 GB.",
+            f"{CANDIDATES:,} candidates × {SAMPLES:,} samples of 3×32×32; the candidates alone are 1.2 GB.",
             "",
-            "| case | seconds | of processor time | largest size, GB |",
+            "| case | seconds | processor seconds | largest size, GB |",
             "|---|---|---|---|",
             *rows_of(__file__, CASES),
         ]

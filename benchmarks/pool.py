@@ -21,7 +21,7 @@ TRIALS, CANDIDATES, SAMPLES, SHAPE = 100, 1_000, 500, (3, 32, 32)
 CASES = {
     "near": "every sample has 200 candidates near it, none of them copies",
     "copies": "the same, and every second trial repeats the one before it",
-    "noise": "all candidates are noise, so that the vote averages most of them",
+    "noise": "all candidates are noise, so the vote averages most of them",
 }
 
 
@@ -81,9 +81,9 @@ if __name__ == "__main__":
     else:
         lines = [
             f"`unfit audit --candidates DIR`: {TRIALS} trials × {CANDIDATES:,} candidates of 3×32×32 (1.2 GB of files),",
-            f"{SAMPLES} private and {SAMPLES} unseen samples; all of it, from the first file to the record.",
+            f"{SAMPLES} private and {SAMPLES} unseen samples. The seconds cover everything, from the first file to the record.",
             "",
-            "| case | copies | recovered | seconds | of processor time | size before, GB | largest size, GB |",
+            "| case | copies | recovered | seconds | processor seconds | size before, GB | largest size, GB |",
             "|---|---|---|---|---|---|---|",
             *rows_of(__file__, CASES),
         ]

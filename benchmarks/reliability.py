@@ -81,8 +81,8 @@ def whole(rows: list[Judged]) -> Judged:
 
 
 def table(found: dict[str, list[Judged]]) -> Iterator[str]:
-    yield "Seeds 3–5, which had no part in the formula. *true*: correlates above 0.7, in either sign, with a training sample. The"
-    yield "control: the same candidates against as many samples never seen. Sign and label: of the true ones above 0.9."
+    yield "Seeds 3–5, which the formula was not fitted to. *true*: correlates above 0.7, in either sign, with a training sample. The control"
+    yield "compares the same candidates with as many samples never seen. Sign and label are counted among the true ones above 0.9."
     yield ""
     yield "| target | above 0.9 | true | like an unseen one | above 0.95 | true | sign right | label right |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -112,7 +112,7 @@ def share(which: Tensor) -> str:
 def untrained() -> str:
     """Nets at their start: whatever is found, nothing may be confident."""
     counts = [sure(attack(start(init, seed), Auto(seed=seed))) for init in (1e-4, None) for seed in SEEDS]
-    return f"Untrained nets (init 1e-4 and standard, three seeds each): {sum(counts)} candidates above 0.9."
+    return f"Untrained nets (init 1e-4 and standard, three seeds each) give {sum(counts)} candidates above 0.9."
 
 
 def start(init: float | None, seed: int) -> Target:

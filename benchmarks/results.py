@@ -52,9 +52,10 @@ def main(folder: str) -> None:
 
 
 def table_1(cifar: Source) -> Iterator[str]:
-    yield "Gradient flow in log-loss time (`unfit fit --method flow`), stopped at the paper's training loss. Train accuracy"
-    yield "is the lowest over the seeds (n=1000 takes over a minute: seed 0 alone), steps are the most. *ratio*: the paper's 10⁶ epochs, at the time a plain step of gradient descent takes"
-    yield "in the same run, over our whole training. Test accuracy is over 8,000 balanced images, as in the paper."
+    yield "Gradient flow in log-loss time (`unfit fit --method flow`), stopped at the paper's training loss. The train accuracy is the"
+    yield "lowest over the seeds, and the steps are the most (n=1000 takes over a minute, so it has seed 0 alone). *ratio*: the time of the"
+    yield "paper's 10⁶ epochs, if each takes as long as a plain gradient-descent step in the same run, over the time of our whole training."
+    yield "The test accuracy is over 8,000 balanced images, as in the paper."
     yield ""
     yield "| hidden layers | n | loss, paper | loss, ours | train acc. | test acc., paper | test acc., ours | test loss, paper | test loss, ours | steps | flow time | seconds | ratio |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
@@ -74,7 +75,7 @@ def table_1(cifar: Source) -> Iterator[str]:
         yield line
     yield ""
     yield "The two rows at a flow time of 10⁵ reach the paper's loss only at ten times the learning rate × epochs of the others."
-    yield "With few samples the draw decides the test accuracy: see the extremes."
+    yield "With few samples, the test accuracy depends on the draw: see the extremes."
 
 
 def fitted(cifar: Source, row: Row, seed: int) -> dict[str, float]:
