@@ -59,8 +59,9 @@ class Peel(Method):
         began = time.perf_counter()
         if why := self.obstacle(mixtures):
             raise NotApplicableError(f"peel cannot be run: {why}")
-        parts, _ = self.prove(mixtures, progress)
-        return gather(self, mixtures, parts, began)
+        parts, all_proven = self.prove(mixtures, progress)
+        late = self.budget is not None and time.perf_counter() - began > self.budget
+        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven (one part or none), and whether that is every sample."""
