@@ -1,4 +1,4 @@
-# Everything sets itself up: a fresh clone needs Python 3.11 or newer, and nothing else.
+# Every target sets itself up: a fresh clone needs only Python 3.11 or newer.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -6,7 +6,7 @@ DATA ?= $(UNFIT_DATA)
 
 .PHONY: demo test lint bench reproduction schema
 
-demo: $(READY)  ## train a face detector, take its training faces back, write the page
+demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
 
 test: $(READY)
@@ -17,7 +17,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
+bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
 	$(BIN)/python benchmarks/results.py "$(DATA)"
 	$(BIN)/python benchmarks/kkt.py "$(DATA)"
 	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
@@ -29,11 +29,11 @@ bench: $(READY)  ## measure every number of docs/results.md: make bench DATA=fol
 	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
 	$(BIN)/python benchmarks/throughput.py runs/throughput
 
-reproduction: $(READY)  ## docs/reproduction, every figure and table at small scale: DATA as above, with mnist in it
+reproduction: $(READY)  ## docs/reproduction: every figure and table at small scale; DATA as above, with mnist in it
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force
 	$(BIN)/unfit reproduce all --data-dir "$(DATA)" --out docs/reproduction
 
-schema: $(READY)  ## docs/audit.schema.json, from the code
+schema: $(READY)  ## write docs/audit.schema.json from the code
 	$(BIN)/python -c 'from unfit.auditor.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json
 
 $(READY): pyproject.toml constraints.txt

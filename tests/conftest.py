@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unfit import Audit, FitSettings, audit_run, fit_run, read_source
+from unfit import Audit, AuditRequest, FitSettings, audit_run, fit_run, read_source
 from unfit.auditor.report import write_report
-from unfit.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -26,7 +25,7 @@ def face_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def face_audit(face_run: Path) -> Audit:
-    return audit_run(face_run)
+    return audit_run(AuditRequest(target=face_run))
 
 
 @pytest.fixture(scope="session")
@@ -34,13 +33,15 @@ def face_page(face_audit: Audit, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The folder of the audit, its page in it."""
     folder = tmp_path_factory.mktemp("audit")
     face_audit.save(folder)
-    write_report(face_audit, folder)
+    write_report(face_audit.record, face_audit.arrays, folder)
     return folder
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command line as a user calls it: exit code, standard output, standard error."""
+
+    from unfit.cli import main
 
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["unfit", *map(str, words)])

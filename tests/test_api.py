@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit import Audit, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
+from unfit import Audit, AuditRequest, FitSettings, Samples, Target, UnfitError, as_target, attack, audit, fit, load_target
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.arrays import as_samples, sample_shape
+from unfit.auditor.case import private_set, unseen_set
 from unfit.base.nets import Architecture, outputs
 from unfit.base.pictures import stretch
-from unfit.lab.runs import private_set, unseen_set
 
 
 class Named(nn.Module):
@@ -102,10 +102,13 @@ def test_the_weights_are_a_copy() -> None:
         (sequential(nn.BatchNorm1d(30), nn.GELU()), ["2 is BatchNorm1d (it mixes", "3 is GELU"]),
         (sequential(nn.Sigmoid()), ["2 is Sigmoid", "ReLU"]),
         (nn.Sequential(sequential(nn.ReLU()), nn.LogSoftmax(1)), ["1 is LogSoftmax", "logits"]),
-        (Named(torch.tanh), ["head is not given the ReLU of body"]),
-        (Named(skip=True), ["head is not given the ReLU of body", "skip"]),
-        (sequential(), ["2 is not given the ReLU of 1"]),
-        (nn.Sequential(Normalised(), *sequential(nn.ReLU())), ["2 is not given the inputs", "outside the model"]),
+        (Named(torch.tanh), ["head does not receive the ReLU of body"]),
+        (Named(skip=True), ["head does not receive the ReLU of body", "skip"]),
+        (sequential(), ["2 does not receive the ReLU of 1"]),
+        (
+            nn.Sequential(Normalised(), *sequential(nn.ReLU())),
+            ["2 does not receive the raw inputs", "outside the model"],
+        ),
         (
             nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2)),
             ["0 has a stride, padding"],
@@ -114,7 +117,7 @@ def test_the_weights_are_a_copy() -> None:
             nn.Sequential(
                 nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)
             ),
-            ["2 is a convolution, which only the first"],
+            ["2 is a convolution; only the first"],
         ),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), ["1 is LazyLinear"]),
         (nn.Sequential(nn.Flatten()), ["no dense layer"]),
@@ -146,10 +149,10 @@ def test_a_module_with_nan_is_refused() -> None:
 
 def test_an_input_shape_that_the_layers_do_not_tell_is_asked_for() -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 4 * 6, 1))
-    with pytest.raises(UnfitError, match="input_shape"):
+    with pytest.raises(UnfitError, match="pass one sample's shape as `input_shape`"):
         as_target(module)
     assert as_target(module, (1, 6, 8)).architecture.input_shape == (1, 6, 8)
-    with pytest.raises(UnfitError, match=r"does not take inputs of shape \(1, 9, 9\)"):
+    with pytest.raises(UnfitError, match=r"does not accept inputs of shape \(1, 9, 9\)"):
         as_target(module, (1, 9, 9))
 
 
@@ -216,16 +219,16 @@ BAD[0, 0, 0, :2] = torch.nan
     [
         ((BAD, Y[:4]), ["private: x has 2 values that are NaN"]),
         ((X, Y[:4]), ["private: 6 samples but 4 labels"]),
-        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the net takes (n, 1, 8, 8)"]),
+        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the net expects (n, 1, 8, 8)"]),
         ((X.transpose(1, 3), Y), ["private: x has shape (6, 8, 8, 1)"]),
-        ((X, Y + 0.5), ["no whole numbers"]),
+        ((X, Y + 0.5), ["values that are not whole numbers: pass one class per sample"]),
         ((X, F.one_hot(Y)), ["y has shape (6, 2)"]),
-        ((X, [0, 1, 2, 0, 1, 2]), ["private: the labels 2 are none of 0, 1"]),
-        ((["a", "b"], ["c", "d"]), ["x is no array of numbers", "y is no array of numbers"]),
+        ((X, [0, 1, 2, 0, 1, 2]), ["private: found labels 2, expected 0, 1"]),
+        ((["a", "b"], ["c", "d"]), ["x is not an array of numbers", "y is not an array of numbers"]),
         ((X[:0], Y[:0]), ["x is empty", "y is empty"]),
-        (X, ["give both sets as (x, y)"]),
-        ((X * 1j, Y), ["x is no array of numbers"]),
-        (([[1], [1, 2]], Y), ["x is no array of numbers"]),
+        (X, ["pass both sets as (x, y)"]),
+        ((X * 1j, Y), ["x is not an array of numbers"]),
+        (([[1], [1, 2]], Y), ["x is not an array of numbers"]),
     ],
 )
 def test_everything_wrong_with_the_samples_is_in_one_error(private: Any, says: list[str]) -> None:
@@ -245,8 +248,8 @@ def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidenc
     face_run: Path, face_audit: Audit
 ) -> None:
     """The papers' protocol adds the mean, which arrays do not tell, so similarities differ; the finding hardly."""
-    source, private = private_set(face_run, None, None, None)
-    unseen = unseen_set(source, private, None, None, 0)
+    source, private = private_set(AuditRequest(target=face_run))
+    unseen = unseen_set(AuditRequest(target=face_run), source, private)
     mean, net = private.mean, load_target(face_run).net()
     again = audit(net, (private.x - mean, private.y), (unseen.x - mean, unseen.y))
     assert again.verdict == "leak"
@@ -256,7 +259,7 @@ def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidenc
 
 
 def test_a_fine_tuned_module_and_its_base_prove_samples(face_run: Path) -> None:
-    _, private = private_set(face_run, None, None, None)
+    _, private = private_set(AuditRequest(target=face_run))
     x, y = private.x[10:30] - private.mean, private.y[10:30]
     architecture = Architecture((1, 25, 25), (300,), 1, (True, True))
     fitted = fit(architecture, (x, y), (x, y), FitSettings(init=None))
@@ -264,7 +267,7 @@ def test_a_fine_tuned_module_and_its_base_prove_samples(face_run: Path) -> None:
     candidates = attack(model, base=start)
     assert candidates.facts["estimated_num_samples"] == 20
     assert candidates.proven.sum() >= 10
-    with pytest.raises(UnfitError, match="the base is 625-30-1"):
+    with pytest.raises(UnfitError, match=r"the base is 625-30-1, the model 625-300-1: `base` must be"):
         attack(model, base=nn.Sequential(nn.Flatten(), nn.Linear(625, 30), nn.ReLU(), nn.Linear(30, 1)))
 
 

@@ -9,6 +9,7 @@ import torch
 
 from unfit import (
     Audit,
+    AuditRequest,
     FitSettings,
     Target,
     audit,
@@ -19,11 +20,13 @@ from unfit import (
     load_target,
     read_source,
 )
-from unfit.auditor.record import Policy
-from unfit.auditor.verdict import Effort, decide
+from unfit.auditor.calibration import chance
+from unfit.auditor.case import private_set, unseen_set
+from unfit.auditor.request import Policy
+from unfit.auditor.verdict import Effort, Found, decide
 from unfit.base.errors import UnfitError
 from unfit.base.nets import initialise
-from unfit.lab.runs import audit_run, private_set, unseen_set
+from unfit.lab.runs import audit_run
 
 
 def test_the_face_detector_gives_its_faces_back_and_nothing_else(face_audit: Audit) -> None:
@@ -77,16 +80,16 @@ def test_a_folder_that_is_no_audit_is_refused(face_run: Path, tmp_path: Path) ->
 def test_an_untrained_net_is_inconclusive(face_run: Path, scale: float | None) -> None:
     trained = load_target(face_run)
     net = initialise(trained.architecture, scale, seed=7)
-    source, private = private_set(face_run, None, None, None)
+    source, private = private_set(AuditRequest(target=face_run))
     untrained = Target(trained.architecture, {k: v.detach() for k, v in net.state_dict().items()})
-    result = audit(untrained, private, unseen_set(source, private, None, None, 0))
+    result = audit(untrained, private, unseen_set(AuditRequest(target=face_run), source, private))
     assert result.verdict == "inconclusive"
     assert result.record.num_good <= 1
 
 
 def test_samples_of_another_net_are_not_recovered(face_run: Path) -> None:
     """The control that matters most: the attacked net never saw these 'private' samples."""
-    source, members = private_set(face_run, None, None, None)
+    source, members = private_set(AuditRequest(target=face_run))
     others = draw_unseen(source, members, 40, seed=5)
     rest = draw_unseen(source, members, None, seed=6)
     used = set(others.indices.tolist())
@@ -99,7 +102,8 @@ def test_samples_of_another_net_are_not_recovered(face_run: Path) -> None:
 
 def test_start_weights_show_the_number_of_samples(tmp_path: Path) -> None:
     fit_run(read_source("faces"), 40, tmp_path, FitSettings(init=None), arch="300-100")
-    blind, known = audit_run(tmp_path), audit_run(tmp_path, base=tmp_path)
+    blind = audit_run(AuditRequest(target=tmp_path))
+    known = audit_run(AuditRequest(target=tmp_path, base=tmp_path))
     assert blind.record.estimated_num_samples is None
     assert known.record.estimated_num_samples == 40
     assert known.record.num_recovered > blind.record.num_recovered + 10
@@ -114,7 +118,7 @@ def test_shapes_and_classes_that_do_not_fit_are_all_named(face_run: Path) -> Non
 
 def test_unseen_samples_that_were_trained_on_are_refused(face_run: Path) -> None:
     """They would set the threshold so high that nothing leaks."""
-    private = private_set(face_run, None, None, None)[1]
+    private = private_set(AuditRequest(target=face_run))[1]
     with pytest.raises(UnfitError, match="40 of 40 unseen samples are private ones"):
         audit(load_target(face_run), private, private)
 
@@ -131,7 +135,8 @@ def test_unseen_samples_that_were_trained_on_are_refused(face_run: Path) -> None
 )
 def test_verdicts(recovered: int, n: int, candidates: int, verdict: str) -> None:
     effort = Effort("auto", "finished", 10.0, candidates, rank=9)
-    assert decide(recovered, 0, n, n, effort, Policy())[0] == verdict
+    found = Found(recovered, 0, n, n, chance(recovered, n, n, 0.01))
+    assert decide(found, effort, Policy())[0] == verdict
 
 
 def test_a_source_that_changed_since_training_is_refused(face_run: Path, tmp_path: Path) -> None:

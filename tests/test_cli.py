@@ -19,7 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from unfit import AuditRequest
 from unfit.attacker.candidates import load_candidates
+from unfit.auditor.case import private_set, unseen_set
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -94,10 +96,8 @@ def test_audit_of_a_bare_checkpoint_with_its_data_named(run: Run, face_run: Path
 
 
 def test_audit_of_own_arrays_with_own_unseen_samples(run: Run, face_run: Path, tmp_path: Path) -> None:
-    from unfit.lab.runs import private_set, unseen_set
-
-    source, private = private_set(face_run, None, None, None)
-    unseen = unseen_set(source, private, None, None, 0)
+    source, private = private_set(AuditRequest(target=face_run))
+    unseen = unseen_set(AuditRequest(target=face_run), source, private)
     for name, samples in (("private", private), ("unseen", unseen)):
         np.savez(tmp_path / f"{name}.npz", x=samples.x.numpy(), y=samples.y.numpy())
     words = ("--data", f"npz:{tmp_path}/private.npz", "--unseen", f"npz:{tmp_path}/unseen.npz")
@@ -280,7 +280,7 @@ def test_images_too_small_for_the_window_are_refused_before_the_attack(run: Run,
     assert run("fit", *words)[0] == 0
     code, _, error = run("audit", tmp_path / "run", "--out", tmp_path / "audit")
     assert code == 64
-    assert "images of 6×5 are too small for an SSIM window of 11" in error
+    assert "images of 6×5 are too small for an SSIM --window of 11" in error
     assert run("audit", tmp_path / "run", "--window", 3, "--out", tmp_path / "audit")[0] in (0, 1, 3)
 
 

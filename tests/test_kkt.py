@@ -11,16 +11,22 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
 
-from unfit import FitSettings, UnfitError, attack, audit_run, fit_run, load_target, read_source
-from unfit.attacker.attacks.solvers import (
-    FastSettings,
-    PaperSettings,
-    count,
-    fast,
-    multipliers,
-    paper,
-    paper_iterates,
+from unfit import (
+    AuditRequest,
+    FastKKT,
+    FitSettings,
+    Inversion,
+    PaperKKT,
+    UnfitError,
+    attack,
+    audit_run,
+    fit_run,
+    load_target,
+    read_source,
 )
+from unfit.attacker.attacks import named_attack
+from unfit.attacker.attacks.fast import multipliers
+from unfit.attacker.attacks.paper import paper_iterates
 from unfit.attacker.kinks import exact_multipliers, large, meeting_points, thin
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.stationarity import (
@@ -31,13 +37,14 @@ from unfit.attacker.stationarity import (
     first_signals,
     forward,
     general_stationarity,
+    num_candidates,
     stationarity,
     weigh,
 )
+from unfit.auditor.case import private_set
 from unfit.base.errors import UsageError
 from unfit.base.nets import Architecture, build, initialise, parse_architecture
 from unfit.base.target import Target
-from unfit.lab.runs import private_set
 
 HARD = 1e7  # α of a derivative that is a step for all practical purposes
 
@@ -178,7 +185,7 @@ def small_target(k: int = 1, seed: int = 0, d: int = 12) -> Target:
 @pytest.mark.parametrize(("score", "k"), [("auto", 1), ("auto", 3), ("any", 1), ("any", 3)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_papers_solver_lowers_its_loss(score, k, dtype):
-    settings = PaperSettings(score, 12, iterations=200, lr=0.05, lr_multiplier=0.05, dtype=dtype)
+    settings = PaperKKT(score=score, num_candidates=12, iterations=200, lr=0.05, lr_multiplier=0.05, dtype=dtype)
     losses = [i.loss for i in paper_iterates(small_target(k), settings, 5)]
     assert len(losses) == 201
     assert losses[-1] < losses[0]
@@ -187,12 +194,13 @@ def test_the_papers_solver_lowers_its_loss(score, k, dtype):
 def test_the_papers_solver_goes_through_a_convolution():
     architecture = parse_architecture("conv(3,4)-10", (1, 8, 8), 1)
     target = Target(architecture, dict(initialise(architecture, None, 0).state_dict()), (-1.0, 1.0))
-    losses = [i.loss for i in paper_iterates(target, PaperSettings("auto", 4, 50, 0.05, 0.05), 5)]
+    settings = PaperKKT(num_candidates=4, iterations=50, lr=0.05, lr_multiplier=0.05)
+    losses = [i.loss for i in paper_iterates(target, settings, 5)]
     assert losses[-1] < losses[0]
 
 
 def test_the_papers_settings_are_the_published_ones():
-    first = next(paper_iterates(small_target(), PaperSettings(num_candidates=200, sigma=0.01), 5))
+    first = next(paper_iterates(small_target(), PaperKKT(num_candidates=200, sigma=0.01), 5))
     assert first.x.dtype == torch.float64
     assert first.x.std().item() == pytest.approx(0.01, rel=0.1)
     assert first.multiplier.min() >= 0
@@ -201,7 +209,7 @@ def test_the_papers_settings_are_the_published_ones():
 
 
 def test_a_diverged_run_says_so_and_keeps_its_best_iterate():
-    found = paper(small_target(), PaperSettings(num_candidates=4, iterations=300, lr=1e6, sigma=1.0))
+    found = attack(small_target(), PaperKKT(num_candidates=4, iterations=300, lr=1e6, sigma=1.0))
     assert found.facts["status"].startswith("diverged after")
     assert found.x.isfinite().all()
     assert len(found) == 4
@@ -209,10 +217,10 @@ def test_a_diverged_run_says_so_and_keeps_its_best_iterate():
 
 def test_solvers_depend_on_the_seed_alone(face_run: Path):
     target = load_target(face_run)
-    one, again, other = (fast(target, None, FastSettings(runs=1, seed=seed)) for seed in (4, 4, 5))
+    one, again, other = (attack(target, FastKKT(runs=1, seed=seed)) for seed in (4, 4, 5))
     assert torch.equal(one.x, again.x)
     assert not torch.equal(one.x, other.x)
-    a, b = (paper(small_target(), PaperSettings(num_candidates=4, iterations=5, seed=2)) for _ in range(2))
+    a, b = (attack(small_target(), PaperKKT(num_candidates=4, iterations=5, seed=2)) for _ in range(2))
     assert torch.equal(a.x, b.x)
 
 
@@ -231,14 +239,14 @@ def test_multipliers_are_those_of_non_negative_least_squares():
 
 
 def test_default_number_of_candidates_follows_the_spectrum():
-    assert count(None, 10, "binary", 1) == 30
-    assert count(None, 10, "multiclass", 4) == 32
-    assert count(None, 0, "any", 1) == 2
-    assert count(7, 10, "any", 1) == 7
+    assert num_candidates(None, 10, "binary", 1) == 30
+    assert num_candidates(None, 10, "multiclass", 4) == 32
+    assert num_candidates(None, 0, "any", 1) == 2
+    assert num_candidates(7, 10, "any", 1) == 7
 
 
 def test_fast_gives_faces_back_and_not_unseen_ones(face_run: Path):
-    record = audit_run(face_run, method="kkt").record
+    record = audit_run(AuditRequest(target=face_run, attack=FastKKT())).record
     assert record.num_good >= 20
     assert record.num_good_unseen <= 4
     assert record.verdict == "leak"
@@ -250,9 +258,9 @@ def test_ten_classes_leak_through_their_margins(tmp_path: Path):
     source = read_source("mnist5k", "all")
     (tmp_path / "run").mkdir()
     fit_run(source, 60, tmp_path / "run", FitSettings(loss="ce"), "300")
-    found = fast(load_target(tmp_path / "run"), None, FastSettings(runs=1))
+    found = attack(load_target(tmp_path / "run"), FastKKT(runs=1))
     run = found.x[found.origin == 0]
-    _, private = private_set(tmp_path / "run", None, None, None)
+    _, private = private_set(AuditRequest(target=tmp_path / "run"))
     x = (private.x - private.mean).flatten(1)
     cosine = nn.functional.normalize(x) @ nn.functional.normalize(run.flatten(1)).T
     near = cosine.amax(1) > 0.8
@@ -264,7 +272,7 @@ def test_ten_classes_leak_through_their_margins(tmp_path: Path):
 def test_an_untrained_net_gives_nothing_away(tmp_path: Path, face_run: Path):
     source = read_source("faces")
     fit_run(source, 40, tmp_path, FitSettings(method="gd", epochs=1, lr=1e-12))
-    record = audit_run(tmp_path, method="kkt").record
+    record = audit_run(AuditRequest(target=tmp_path, attack=FastKKT())).record
     assert record.verdict != "leak"
 
 
@@ -272,7 +280,7 @@ def test_the_circle_comes_back(tmp_path: Path):
     """H22 sec. 4: all 20 points, and nothing else."""
     fit_run(read_source("circle"), 20, tmp_path, FitSettings(flow_time=1e3))
     found = attack(load_target(tmp_path), "kkt")
-    _, private = private_set(tmp_path, None, None, None)
+    _, private = private_set(AuditRequest(target=tmp_path))
     distance = torch.cdist(private.x - private.mean, found.x)
     assert distance.amin(1).max() < 0.1
     assert (distance.amin(0) < 0.1).float().mean() >= 0.8
@@ -304,7 +312,7 @@ def test_large_multipliers_and_thinning():
 
 def test_inversion_drives_outputs_apart(face_run: Path):
     target = load_target(face_run)
-    found = attack(target, "inversion", num_candidates=40)
+    found = attack(target, Inversion(num_candidates=40))
     phi = target.net()(found.x).detach()[:, 0]
     assert phi[found.label == 1].median() > phi[found.label == 0].median() + 1
     assert found.x.abs().max() <= 1  # the box of centred images
@@ -342,13 +350,13 @@ def conv_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", ["auto", "unmix", "kkt", "weights"])
 def test_convolutional_targets_can_be_audited(conv_run: Path, method):
-    record = audit_run(conv_run, method=method).record
+    record = audit_run(AuditRequest(target=conv_run, attack=named_attack(method))).record
     assert record.num_candidates > 0
     assert record.similarity.vote == 1.5
 
 
 def test_faces_come_back_through_a_convolution(conv_run: Path):
-    record = audit_run(conv_run, method="unmix").record
+    record = audit_run(AuditRequest(target=conv_run, attack=named_attack("unmix"))).record
     assert record.num_good >= 5
     assert record.num_good > 2 * record.num_good_unseen
 
@@ -396,32 +404,34 @@ def test_scores_must_fit_the_outputs():
         choose_score("binary", 3)
     with pytest.raises(UsageError, match=r"multiclass does not fit a net with 1 output.*binary or any"):
         choose_score("multiclass", 1)
-    with pytest.raises(UsageError, match="unknown score 'ternary'; choose one of: auto, binary"):
-        attack(small_target(), "kkt", score="ternary")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="`score`: Input should be 'auto', 'binary'"):
+        named_attack("kkt", score="ternary")
 
 
 @pytest.mark.parametrize("solver", ["fast", "paper"])
-@pytest.mark.parametrize("m", [0, -2, 7])
-def test_candidates_must_be_shared_out_equally(solver, m):
-    with pytest.raises(UsageError, match=f"{m} candidates cannot be shared out to 2 classes"):
-        attack(small_target(), "kkt", solver=solver, num_candidates=m)
+def test_candidates_must_be_shared_out_equally(solver):
+    with pytest.raises(UsageError, match="7 candidates cannot be shared out to 2 classes"):
+        attack(small_target(), named_attack("kkt", solver=solver, num_candidates=7))
+    with pytest.raises(UsageError, match="`num_candidates`: Input should be greater than 0"):
+        named_attack("kkt", solver=solver, num_candidates=0)
 
 
 def test_options_that_nothing_would_read_are_refused():
     target = small_target()
-    with pytest.raises(UsageError, match="weights does not use --solver, --num-candidates"):
-        attack(target, "weights", solver="fast", num_candidates=4)
-    with pytest.raises(UsageError, match="inversion does not use --base"):
+    with pytest.raises(UsageError, match="weights does not use `solver`, `num_candidates`"):
+        named_attack("weights", solver="fast", num_candidates=4)
+    with pytest.raises(UsageError, match="inversion does not use `base`"):
         attack(target, "inversion", target)
-    with pytest.raises(UsageError, match="kkt with the papers' solver does not use --base"):
-        attack(target, "kkt", target, solver="paper")
-    with pytest.raises(UsageError, match="unknown solver 'slow'"):
-        attack(target, "kkt", solver="slow")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="kkt with the papers' solver does not use `base`"):
+        attack(target, PaperKKT(), target)
+    with pytest.raises(UsageError, match="`solver`: Input should be 'fast'"):
+        named_attack("kkt", solver="slow")
+    with pytest.raises(UsageError, match="unknown attack 'magic'; choose one of: auto, peel, unmix"):
+        attack(target, "magic")
 
 
-def test_gates_are_the_targets_own_when_the_base_is_known(face_run: Path):
-    target = load_target(face_run)
-    base = Target(target.architecture, {k: v / 2 for k, v in target.weights.items()}, target.input_range)
-    mixtures = read_mixtures(target, base)
-    torch.testing.assert_close(mixtures.weight, target.weights["layer1.weight"] / 2)
-    torch.testing.assert_close(mixtures.gates[0], target.weights["layer1.weight"])
+def test_without_a_name_the_settings_say_which_attack_is_meant():
+    assert named_attack().method == "auto"
+    assert named_attack(budget=5.0).method == "auto"
+    assert named_attack(score="any") == FastKKT(score="any")
+    assert named_attack(solver="paper", seed=3) == PaperKKT(seed=3)

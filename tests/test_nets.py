@@ -31,7 +31,6 @@ IMAGE = (3, 32, 32)
     ("text", "hidden", "conv", "name"),
     [
         ("1000-1000", (1000, 1000), None, "3072-1000-1000-1"),
-        ("7", (7,), None, "3072-7-1"),
         ("conv(3,32)-1000", (1000,), (3, 32), "conv(3,32)-1000-1"),
         (" CONV(5, 4) - 10 - 20 ", (10, 20), (5, 4), "conv(5,4)-10-20-1"),
     ],
@@ -43,11 +42,7 @@ def test_architectures_are_read_and_shown(text, hidden, conv, name):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("", "-", "ten", "10-", "-10", "10--10", "10.5", "1e3", "10,10", "10x10", "10-conv(3,4)", "10\n-x"),
-        *("conv(3,32)", "conv(3)-10", "conv(3,32)10", "conv(3,32)-", "conv(-3,32)-10", "conv(3,4)-conv(3,4)-10"),
-    ],
+    "text", ["", "ten", "10-", "10--10", "10\n-x", "10-conv(3,4)", "conv(3,32)", "conv(-3,32)-10"]
 )
 def test_unreadable_architectures_are_shown_and_an_example_given(text):
     with pytest.raises(UsageError, match=r"cannot read the architecture .* write 1000-1000 or conv") as caught:
@@ -65,15 +60,13 @@ def test_any_text_is_an_architecture_or_refused(text):
     assert 0 < architecture.num_parameters <= MAX_PARAMETERS
 
 
-@pytest.mark.parametrize("text", ["0", "10-0", "0-10", "conv(3,0)-10", "conv(0,3)-10", "00"])
+@pytest.mark.parametrize("text", ["10-0", "conv(3,0)-10", "conv(0,3)-10"])
 def test_a_layer_of_width_zero_is_refused(text):
-    with pytest.raises(UsageError, match="a layer of width 0"):
+    with pytest.raises(UsageError, match="has a layer of width 0; use 1 or more"):
         parse_architecture(text, IMAGE, 1)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "shape"), [(33, IMAGE), (5, (1, 4, 9)), (5, (1, 9, 4)), (1, (3072,)), (2, (32, 32))]
-)
+@pytest.mark.parametrize(("kernel", "shape"), [(5, (1, 4, 9)), (5, (1, 9, 4)), (1, (3072,))])
 def test_a_kernel_that_does_not_fit_the_inputs_is_refused(kernel, shape):
     with pytest.raises(UsageError, match=f"a {kernel}×{kernel} kernel does not fit inputs of shape"):
         parse_architecture(f"conv({kernel},2)-10", shape, 1)
@@ -84,22 +77,19 @@ def test_a_kernel_as_large_as_the_image_fits():
     assert net(torch.zeros(4, 1, 5, 5)).shape == (4, 1)
 
 
-@pytest.mark.parametrize("biases", ["", "none", "First", "all"])
-def test_biases_are_first_or_hidden(biases):
-    with pytest.raises(UsageError, match=f"`first` layer or in all `hidden` layers, not '{biases}'"):
-        parse_architecture("10", IMAGE, 1, biases)
+def test_biases_are_first_or_hidden():
+    with pytest.raises(UsageError, match="unknown choice of `biases` 'First'; choose one of: first, hidden"):
+        parse_architecture("10", IMAGE, 1, "First")
 
 
 def test_the_largest_net_is_accepted_and_one_neuron_more_refused():
     width = MAX_PARAMETERS // 3  # 1-width-1 with biases in the first layer
     assert parse_architecture(str(width), (1,), 1).num_parameters == 3 * width
-    with pytest.raises(UsageError, match=f"{3 * width + 3:,} parameters; {MAX_PARAMETERS:,} is the most"):
+    with pytest.raises(UsageError, match=f"{3 * width + 3:,} parameters; the limit is {MAX_PARAMETERS:,}"):
         parse_architecture(str(width + 1), (1,), 1)
 
 
-@pytest.mark.parametrize(
-    "text", ["1000000-1000000", "conv(3,1000000)-1000000", "9" * 30, "9" * 5000, f"{'9' * 3000}-{'9' * 3000}"]
-)
+@pytest.mark.parametrize("text", ["conv(3,1000000)-1000000", "9" * 5000])
 def test_nets_that_no_memory_holds_are_refused_at_once(text):
     with pytest.raises(UsageError):
         parse_architecture(text, IMAGE, 1)
@@ -138,9 +128,9 @@ def test_the_name_of_an_architecture_gives_it_back(architecture):
     assert again == architecture
 
 
-@pytest.mark.parametrize("text", ["6-5-4", "conv(2,3)-5-4"])
 @pytest.mark.parametrize(
-    ("biases", "flags"), [("first", (True, False, False, False)), ("hidden", (True, True, True, False))]
+    ("text", "biases", "flags"),
+    [("6-5-4", "first", (True, False, False, False)), ("conv(2,3)-5-4", "hidden", (True, True, True, False))],
 )
 def test_biases_are_in_the_first_layer_or_in_every_layer_but_the_last(text, biases, flags):
     assert parse_architecture(text, (1, 4, 4), 2, biases).biases == flags
@@ -158,8 +148,7 @@ def test_the_net_is_relu_between_layers_and_nothing_after_the_last(text):
     assert (h < 0).any()  # so a last ReLU would show
 
 
-@pytest.mark.parametrize("text", ["400-30", "conv(3,200)-30"])
-@pytest.mark.parametrize("scale", [1e-4, 0.3])
+@pytest.mark.parametrize(("text", "scale"), [("400-30", 1e-4), ("conv(3,200)-30", 0.3)])
 def test_the_first_layer_starts_at_the_asked_scale_and_the_rest_at_the_standard_one(text, scale):
     architecture = parse_architecture(text, (3, 8, 8), 1, "hidden")
     asked, standard = initialise(architecture, scale, 5), initialise(architecture, None, 5)

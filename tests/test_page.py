@@ -33,7 +33,7 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.redact import redact
 from unfit.auditor.report import plots
-from unfit.auditor.report.page import headline, page
+from unfit.auditor.report.page import headline
 from unfit.base.pictures import png
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -62,7 +62,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     requests: list[str] = []
 
     def open_page(audit: Audit, width: int = 1200, scheme: str = "light", touch: bool = False) -> Page:
-        (tmp_path / "index.html").write_text(page(audit), encoding="utf-8")
+        (tmp_path / "index.html").write_text(audit.to_html(), encoding="utf-8")
         tab = browser.new_page(
             viewport={"width": width, "height": 800},
             color_scheme=scheme,  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def test_the_gallery_sorts_and_filters(show: Show, face_audit: Audit) -> None:
 
 def test_five_hundred_colour_samples_are_small_and_open_at_once(show: Show, face_audit: Audit) -> None:
     audit = synthetic(face_audit, 500, (3, 32, 32), num_unseen=1000)
-    assert len(page(audit)) < 10e6  # of noise, which cannot be compressed
+    assert len(audit.to_html()) < 10e6  # of noise, which cannot be compressed
     tab = show(audit)
     began = time.perf_counter()
     tab.reload()
@@ -294,7 +294,7 @@ def test_vectors_have_numbers_instead_of_pictures(show: Show, face_audit: Audit)
     assert f"({values})" in tab.locator("#pair").inner_text()
     assert tab.locator("#scatter circle").count() == 20 + 1
     assert too_wide(tab) == []
-    hidden = page(redact(audit))
+    hidden = redact(audit).to_html()
     assert values not in hidden
     assert "Values are left out" in hidden
 
@@ -339,7 +339,7 @@ def test_controls_baselines_and_rates_stand_beside_the_audit(show: Show, face_au
     audit = edited(
         face_audit,
         controls=[Control(name="untrained net", **counts)],
-        baselines=[Baseline(method="weights", num_good_unseen=2, **counts)],
+        baselines=[Baseline(attack="weights", num_good_unseen=2, **counts)],
         rates=[rate, rate.model_copy(update={"fpr": 0.001})],
     )
     tables = show(audit, 360).locator("section[aria-labelledby=sure] table")
@@ -480,7 +480,7 @@ def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
 
 
 def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:
-    html = page(face_audit)
+    html = face_audit.to_html()
     assert not re.search(r'(src|href)="(?!data:|#)', html)
     assert not re.search(r'\son\w+="|style="', html)
     assert "default-src 'none'" in unescape(html)

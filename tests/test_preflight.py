@@ -48,7 +48,7 @@ def test_a_face_detector_can_be_unmixed(face_run: Path) -> None:
     assert found.applies
     assert found.exit_code == 0
     assert applying(found) | {"peel": False, "unmix": True, "kkt": True} == applying(found)
-    assert "--base" in why(found, "peel")
+    assert "a base" in why(found, "peel")
     assert found.rank == read_mixtures(target).span.rank > 10
     assert found.estimated_num_samples is None
     assert "balanced" in found.notes[1]

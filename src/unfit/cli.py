@@ -23,6 +23,7 @@ from unfit.attacker.candidates import save_candidates
 from unfit.attacker.consensus import CONFIDENT
 from unfit.attacker.preflight import preflight_file
 from unfit.attacker.stationarity import Score
+from unfit.attacker.sweep.books import AGAIN, read_plan, read_status
 from unfit.attacker.sweep.run import sweep as run_sweep
 from unfit.attacker.sweep.trials import Sampler
 from unfit.auditor.audit import Audit, load_audit, load_record
@@ -594,15 +595,8 @@ def _given(context: typer.Context) -> set[str]:
 
 
 def _say_status(folder: Path) -> None:
-    from unfit.attacker.sweep.study import (  # Optuna: slow to import, and no other command needs it
-        AGAIN,
-        read_plan,
-        read_status,
-    )
-
     plan, status = read_plan(folder), read_status(folder)
-    solver = f" ({plan.solver})" if plan.solver else ""
-    out.print(f"{plan.method}{solver} on {plan.target.architecture}, {plan.sampler} settings, seed {plan.seed}")
+    out.print(f"{plan.attack.title} on {plan.target.architecture}, {plan.sampler} settings, seed {plan.seed}")
     out.print(status.words)
     if status.best:
         out.print("best: " + ", ".join(f"{name} {_brief(value)}" for name, value in status.best.settings.items()))
@@ -612,7 +606,7 @@ def _say_status(folder: Path) -> None:
         out.print(f"about {status.seconds_left / 60:.0f} min left")
 
 
-def _brief(value: float | bool | str) -> str:
+def _brief(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

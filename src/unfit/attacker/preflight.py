@@ -184,7 +184,7 @@ def _on_start(mixtures: Mixtures) -> str | None:
     standard = 1 / math.sqrt(3 * mixtures.weight.shape[1])
     if mixtures.start is not None or abs(mixtures.span.noise / standard - 1) > STANDARD:
         return None
-    return "the noise is that of PyTorch's standard start, and hides most samples; --base would uncover them"
+    return "the noise is that of PyTorch's standard start, and hides most samples; a base would uncover them"
 
 
 def _on_balance(layers: list[Layer]) -> str:

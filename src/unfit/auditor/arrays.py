@@ -1,4 +1,4 @@
-"""A user's own arrays or tensors as Samples."""
+"""Turn a user's arrays or tensors into Samples."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from unfit.auditor.samples import Samples
 from unfit.base.errors import UnfitError, listed
 
 Arrays = Samples | tuple[Any, Any]
-"""Samples, or (x, y) with x as the net sees it: tensors, arrays or lists."""
+"""Samples, or (x, y) as tensors, arrays or lists, with x as the net sees it."""
 
 
 def as_samples(
     private: Arrays, unseen: Arrays, shape: tuple[int, ...], num_outputs: int
 ) -> tuple[Samples, Samples]:
-    """Both sets for a net with such inputs and outputs; everything wrong with them in one error.
+    """Convert both sets for a net with these inputs and outputs; one error lists everything wrong with them.
 
-    They hold what the net sees, so no mean is subtracted from them. Pictures are compared and shown in [0, 1];
-    if the values go beyond, the range of both sets is mapped there, alike for all samples and channels.
+    The arrays are what the net sees, so no mean is subtracted. Pictures are compared and shown in [0, 1]. If their
+    values exceed it, the common range of both sets is mapped to it, the same for all samples and channels.
     """
     if isinstance(private, Samples) and isinstance(unseen, Samples):
         return private, unseen
@@ -32,7 +32,7 @@ def as_samples(
     classes = _classes(y, num_outputs)
     for name, labels in (("private", y), ("unseen", other_y)):
         strange = sorted(set(labels.tolist()) - set(classes))
-        problems += [f"{name}: the labels {listed(strange)} are none of {listed(classes)}"] if strange else []
+        problems += [f"{name}: found labels {listed(strange)}, expected {listed(classes)}"] if strange else []
     if problems:
         raise UnfitError("the samples cannot be used: " + "; ".join(problems))
     shift, scale = _range(torch.cat([x, other_x])) if len(shape) == 3 else (0.0, 1.0)
@@ -40,13 +40,13 @@ def as_samples(
 
 
 def sample_shape(given: Arrays) -> tuple[int, ...] | None:
-    """The shape of one sample where the arrays tell it; flat ones may be pictures or vectors."""
+    """The shape of one sample; None if the arrays are flat, as they may be pictures or vectors."""
     if isinstance(given, Samples):
         return given.shape
     x = given[0] if isinstance(given, tuple | list) and len(given) == 2 else ()
     try:
         shape = tuple(x.shape if isinstance(x, Tensor) else np.shape(x))
-    except ValueError:  # rows of different lengths, which `as_samples` refuses
+    except ValueError:  # ragged rows, which `as_samples` refuses
         return None
     return {3: (1, *shape[1:]), 4: shape[1:]}.get(len(shape))
 
@@ -57,10 +57,10 @@ def _samples(x: Tensor, y: Tensor, classes: list[int], shift: float, scale: floa
 
 
 def _read(name: str, given: Arrays, shape: tuple[int, ...], problems: list[str]) -> tuple[Tensor, Tensor]:
-    """x in float32 as (n, *shape) and y in int64; what is wrong with them is added to the problems."""
+    """x in float32 as (n, *shape) and y in int64; append what is wrong with them to `problems`."""
     nothing = torch.zeros(0, *shape), torch.zeros(0, dtype=torch.int64)
     if isinstance(given, Samples) or not (isinstance(given, tuple | list) and len(given) == 2):
-        problems.append(f"{name}: give both sets as (x, y), or both as Samples")
+        problems.append(f"{name}: pass both sets as (x, y), or both as Samples")
         return nothing
     found: list[str] = []
     x, y = _numbers("x", given[0], found), _numbers("y", given[1], found)
@@ -75,13 +75,13 @@ def _read(name: str, given: Arrays, shape: tuple[int, ...], problems: list[str])
 
 
 def _numbers(name: str, values: Any, problems: list[str]) -> Tensor | None:
-    """A tensor in double precision; 8-bit x become [0, 1]."""
+    """A float64 tensor; 8-bit x is scaled to [0, 1]."""
     try:
         found = values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError):
         found = None
     if found is None or found.is_complex():
-        problems.append(f"{name} is no array of numbers")
+        problems.append(f"{name} is not an array of numbers")
     elif not found.numel():
         problems.append(f"{name} is empty")
     elif not found.double().isfinite().all():
@@ -92,28 +92,28 @@ def _numbers(name: str, values: Any, problems: list[str]) -> Tensor | None:
 
 
 def _shaped(x: Tensor, shape: tuple[int, ...], problems: list[str]) -> Tensor | None:
-    """Also flat pictures, and grey ones without a channel."""
+    """Reshape x to (n, *shape), also from flat pictures or grey ones without a channel axis."""
     flat = (int(np.prod(shape)),)
     accepted = [shape, flat, shape[1:]] if len(shape) == 3 and shape[0] == 1 else [shape, flat]
     if tuple(x.shape[1:]) in accepted:
         return x.float().reshape(-1, *shape)
-    problems.append(f"x has shape {tuple(x.shape)}, the net takes (n, {', '.join(map(str, shape))})")
+    problems.append(f"x has shape {tuple(x.shape)}, the net expects (n, {', '.join(map(str, shape))})")
     return None
 
 
 def _whole(y: Tensor, problems: list[str]) -> Tensor | None:
-    """Labels as (n,); the floats and the (n, 1) that binary cross-entropy wants will do."""
+    """Labels as int64 (n,), also from the floats and the (n, 1) that binary cross-entropy expects."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 1 and torch.equal(y, y.round()):
         return y.long()
-    wrong = "holds values that are no whole numbers" if y.ndim == 1 else f"has shape {tuple(y.shape)}, not (n,)"
-    problems.append(f"y {wrong}: give each sample's class")
+    wrong = "has values that are not whole numbers" if y.ndim == 1 else f"has shape {tuple(y.shape)}, not (n,)"
+    problems.append(f"y {wrong}: pass one class per sample")
     return None
 
 
 def _classes(y: Tensor, num_outputs: int) -> list[int]:
-    """The labels that outputs stand for: 0..k−1; with one output 0 and 1, −1 and 1, or whichever two there are."""
+    """The labels that the outputs stand for: 0..k−1; for one output 0 and 1, −1 and 1, or the two labels found."""
     if num_outputs > 1:
         return list(range(num_outputs))
     found = sorted(set(y.tolist()))
@@ -123,7 +123,7 @@ def _classes(y: Tensor, num_outputs: int) -> list[int]:
 
 
 def _range(x: Tensor) -> tuple[float, float]:
-    """(shift, scale): x = (picture − shift) · scale, with pictures in [0, 1]."""
+    """(shift, scale) such that x = (picture − shift) · scale with pictures in [0, 1]."""
     low, high = float(x.min()), float(x.max())
     if (low >= 0 and high <= 1) or low == high:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Two audits of the same samples: what changed, and what got worse."""
+"""Compare two audits of the same samples: what changed, and what got worse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unfit.auditor.record import Record, Verdict
 from unfit.auditor.verdict import SIGNIFICANT
 from unfit.base.errors import UnfitError
 
-WORSE: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
+SEVERITY: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
 COMPARED = (
     "verdict",
     "num_recovered",
@@ -24,7 +24,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Difference:
-    """In words, a line each."""
+    """Changes and regressions, one line of text each."""
 
     changes: list[str]
     regressions: list[str]
@@ -35,7 +35,7 @@ class Difference:
 
 
 def compare(old: Record, new: Record) -> Difference:
-    """Only what is worse and beyond the new audit's policy is a regression."""
+    """A regression is a change for the worse that exceeds the new audit's policy."""
     _check(old, new)
     changes = [
         f"{name}: {_shown(before)} → {_shown(after)}"
@@ -51,12 +51,12 @@ def compare(old: Record, new: Record) -> Difference:
 
 def _regressions(old: Record, new: Record) -> list[str]:
     limit, found = new.policy.max_recovered, []
-    if WORSE[new.verdict] > WORSE[old.verdict]:
+    if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
     if new.num_recovered > max(old.num_recovered, limit) and new.p_value < SIGNIFICANT:
-        found.append(f"{new.num_recovered} samples are recovered, before {old.num_recovered}, allowed {limit}")
+        found.append(f"{new.num_recovered} samples are recovered (before {old.num_recovered}, allowed {limit})")
     if new.num_proven > max(old.num_proven, limit):
-        found.append(f"{new.num_proven} samples are proven, before {old.num_proven}, allowed {limit}")
+        found.append(f"{new.num_proven} samples are proven (before {old.num_proven}, allowed {limit})")
     return found
 
 
@@ -71,7 +71,7 @@ def _check(old: Record, new: Record) -> None:
         if before != after
     ]
     if problems:
-        raise UnfitError(f"these audits cannot be compared: they have different {', '.join(problems)}")
+        raise UnfitError(f"these audits cannot be compared because they differ in {', '.join(problems)}")
 
 
 def _similarity(record: Record) -> str:

@@ -1,6 +1,6 @@
-"""From candidates to evidence: the papers' protocol (H22 App. B.3, B23 App. A), and one-to-one assignment.
+"""Compare candidates with samples: the papers' protocol (H22 App. B.3, B23 App. A) and one-to-one assignment.
 
-Nothing here holds all pairs, or all candidates, of which 100,000 may be more than a gigabyte: they come in blocks.
+100,000 candidates can take more than a gigabyte, so candidates and pairs are processed in blocks.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from unfit.base.nets import Architecture
 from unfit.base.pictures import stretch
 from unfit.base.progress import Report, quiet
 
-GOOD = 0.4  # the papers' threshold
-HIGH = 0.6
+GOOD = 0.4  # similarity: the papers' threshold for a good reconstruction
+HIGH = 0.6  # similarity: a stricter threshold, which audits report too
 WINDOW = 11  # of SSIM, unless another is asked for
-WINDOWS = (3, 7, WINDOW)  # 11: the usual Gaussian window; 3: that of the papers' own code
-VOTE = 1.1  # all candidates within this factor of the nearest distance are averaged
-CONV_VOTE = 1.5  # B23, for convolutional nets
+WINDOWS = (3, 7, WINDOW)  # of SSIM: 11 is the usual Gaussian window, 3 is in the papers' code
+VOTE = 1.1  # candidates within this factor of the nearest distance are averaged
+CONV_VOTE = 1.5  # the same for convolutional nets (B23)
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
-SAMPLES_AT_ONCE = 500  # pictures compared in one go
-CANDIDATES_AT_ONCE = 10_000  # in one block, where they are in memory anyway
-FEW = 16  # where less than one pair in so many is chosen, adding these up is faster than a product with all …
-PAIRS_ADDED = 1_000  # … so many at a time
-NEIGHBOURS = 32  # candidates that a sample may be assigned to: its nearest ones
-MIN_ERROR = 1e-10  # mean square; equal pictures have 100 dB, not infinitely many
+SAMPLES_AT_ONCE = 500  # pictures compared in one batch
+CANDIDATES_AT_ONCE = 10_000  # in one block, if they are in memory already
+SPARSE = 1 / 16  # share of chosen pairs below which adding them one by one beats a matrix product
+PAIRS_ADDED = 1_000  # chosen pairs added in one batch
+NEIGHBOURS = 32  # nearest candidates that a sample can be assigned
+MIN_ERROR = 1e-10  # mean square error: equal pictures have 100 dB, not infinity
 
 
 def vote_factor(architecture: Architecture) -> float:
@@ -43,10 +43,10 @@ def vote_factor(architecture: Architecture) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Candidates in parts, none empty, each read whenever it is needed: only one of them has to be in memory."""
+    """Candidates in non-empty blocks, each read when it is needed, so that only one has to be in memory."""
 
     sizes: tuple[int, ...]
-    shape: tuple[int, ...]  # of one candidate
+    shape: tuple[int, ...]  # shape of one candidate
     read: Callable[[int], Tensor]  # block number -> (size, *shape)
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Blocks:
 
     @cached_property
     def parts(self) -> list[slice]:
-        """The positions of each block's candidates among all."""
+        """The positions that each block covers."""
         ends = np.cumsum(self.sizes).tolist()
         return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
 
@@ -72,20 +72,20 @@ class Blocks:
 
 
 def in_blocks(x: Tensor) -> Blocks:
-    """Candidates (m, *shape) that are in memory."""
+    """Blocks of candidates (m, *shape) that are already in memory."""
     parts = x.split(CANDIDATES_AT_ONCE)
     return Blocks(tuple(map(len, parts)), tuple(x.shape[1:]), parts.__getitem__)
 
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """For each sample the reconstruction that comes nearest, as the net sees it and as a picture."""
+    """The best reconstruction of each sample, as the net sees it and as a picture."""
 
-    centred: Tensor  # (n, *shape): mean subtracted
+    centred: Tensor  # (n, *shape): with the mean subtracted
     shown: Tensor  # (n, *shape): in [0, 1] for images
     similarity: Tensor  # (n,)
-    nearest: Tensor  # (n,): position of the nearest candidate that is no copy, −1 if there is none
-    assigned: Tensor  # (n,): similarity where each candidate may stand for one sample only
+    nearest: Tensor  # (n,): position of the nearest candidate that is not a copy, −1 if there is none
+    assigned: Tensor  # (n,): similarity if each candidate may stand for only one sample
     over_time: Tensor  # (stages, n): similarity after each stage of the attack
 
 
@@ -99,11 +99,11 @@ def match(
     copies: Tensor | None = None,
     progress: Report = quiet,
 ) -> Matches:
-    """Nearest candidates, vote, add the mean, stretch, compare. `mean`: that of the training set.
+    """Find the nearest candidates, average them by vote, add the training set's mean, stretch, and compare.
 
-    `stage` (m,) numbers the part of the attack that each candidate came from, 0, 1, …, none left out. `copies`
-    (m,) marks candidates that vote, but stand for no sample themselves: another one does. Vectors are not
-    stretched; they are compared by their relative error instead of SSIM.
+    `stage` (m,) is the stage of the attack that each candidate came from: 0, 1, … without gaps. `copies` (m,)
+    marks candidates that vote but are not assigned to a sample, because they copy another candidate. Vectors are
+    not stretched, and are compared by relative error instead of SSIM.
     """
     blocks = in_blocks(candidates) if isinstance(candidates, Tensor) else candidates
     if not len(blocks):
@@ -130,13 +130,13 @@ def match(
 
 
 def _chunks(n: int, m: int) -> list[slice]:
-    """Rows of samples so few that their distances to m candidates fit into memory."""
+    """Split n samples so that the distances of a chunk to m candidates fit into memory."""
     size = min(max(1, PAIRS_AT_ONCE // m), SAMPLES_AT_ONCE)
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
 def _by_stage(distance: Tensor, stage: Tensor | None) -> Iterator[Tensor]:
-    """The distances after each stage: candidates that are not there yet are out of reach."""
+    """The distances after each stage; candidates from later stages are infinitely far away."""
     if stage is not None:
         for now in range(int(stage.max())):
             yield distance.masked_fill(stage.gt(now), torch.inf)
@@ -144,7 +144,7 @@ def _by_stage(distance: Tensor, stage: Tensor | None) -> Iterator[Tensor]:
 
 
 def _vote(distance: Tensor, blocks: Blocks, stage: Tensor | None, vote: float) -> Tensor:
-    """After each stage, for each sample, the mean of all within `vote` × the nearest distance: (stages, n, d)."""
+    """Average the candidates within `vote` × the nearest distance, after each stage: (stages, n, d)."""
     limits = [vote * reached.amin(1, keepdim=True) for reached in _by_stage(distance, stage)]
     total = distance.new_zeros(len(limits), len(distance), math.prod(blocks.shape))
     count = distance.new_zeros(len(limits), len(distance), 1)
@@ -164,7 +164,7 @@ def _vote(distance: Tensor, blocks: Blocks, stage: Tensor | None, vote: float) -
 def _add_chosen(total: Tensor, chosen: Tensor, values: Tensor) -> None:
     """total (n, d) += chosen (n, m) @ values (m, d)."""
     pairs = chosen.nonzero()
-    if FEW * len(pairs) > chosen.numel():
+    if len(pairs) > SPARSE * chosen.numel():
         total.addmm_(chosen.to(values), values)
         return
     for sample, candidate in (piece.T for piece in pairs.split(PAIRS_ADDED)):
@@ -172,27 +172,27 @@ def _add_chosen(total: Tensor, chosen: Tensor, values: Tensor) -> None:
 
 
 def _distances_to(blocks: Blocks, normalised: bool) -> Callable[[Tensor], Tensor]:
-    """The function that gives the squared distances of rows (c, d) to all candidates: plain, or both normalised.
+    """A function from rows (c, d) to their squared distances to all candidates, optionally both normalised.
 
-    A normalised row sums to zero, so its product with a row that is not normalised lacks only that one's σ. Rows
-    that are constant but for rounding correlate with nothing.
+    A normalised row sums to zero, so its product with a raw candidate only has to be divided by the candidate's σ.
+    Candidates that are constant up to rounding correlate with nothing.
     """
-    known = [_known(blocks.flat(i), normalised) for i in range(len(blocks.sizes))]
-    most = 2 * (math.prod(blocks.shape) - 1)
+    constants = [_constants(blocks.flat(i), normalised) for i in range(len(blocks.sizes))]
+    squares = 2 * (math.prod(blocks.shape) - 1)  # ‖a‖² + ‖b‖² of normalised rows
 
     def distances(rows: Tensor) -> Tensor:
         ours = normalise(rows) if normalised else -2 * rows
         found = rows.new_empty(len(rows), len(blocks))
         for i, part in enumerate(blocks.parts):
             product = ours @ blocks.flat(i).T
-            found[:, part] = product.mul_(known[i]).add_(most) if normalised else product.add_(known[i])
+            found[:, part] = product.mul_(constants[i]).add_(squares) if normalised else product.add_(constants[i])
         return (found if normalised else found.add_(rows.square().sum(1)[:, None])).clamp_min_(0)
 
     return distances
 
 
-def _known(values: Tensor, normalised: bool) -> Tensor:
-    """What is computed once for each candidate: ‖x‖², or −2/σ, which is 0 for constants."""
+def _constants(values: Tensor, normalised: bool) -> Tensor:
+    """What each candidate adds to its distances: ‖x‖², or the factor −2/σ (0 if it is constant)."""
     norms = torch.linalg.vector_norm(values, dim=1)
     if not normalised:
         return norms.square()
@@ -201,26 +201,26 @@ def _known(values: Tensor, normalised: bool) -> Tensor:
 
 
 def normalise(x: Tensor) -> Tensor:
-    """(x − μ_x) / σ_x of each row, so that a squared distance is 2(d − 1)(1 − NCC)."""
+    """(x − μ_x) / σ_x for each row; squared distances are then 2(d − 1)(1 − NCC)."""
     x = x - x.mean(1, keepdim=True)
     return x / x.std(1, keepdim=True).clamp_min(1e-12)
 
 
 def nearest(queries: Tensor, among: Tensor) -> Tensor:
-    """For each query the position of the row nearest in normalised distance."""
+    """The position of the row nearest to each query in normalised distance."""
     distances = _distances_to(in_blocks(among), normalised=True)
     return torch.cat([distances(queries[rows].flatten(1)).argmin(1) for rows in _chunks(len(queries), len(among))])
 
 
 def assign(distance: Tensor, candidate: Tensor) -> Tensor:
-    """For each sample one of its nearest candidates (n, k), none twice, with the least sum of distances; −1: none.
+    """Assign each sample one of its k nearest candidates, none twice, with the least sum of distances; −1: none.
 
-    Exact where k is the number of samples, or of candidates, if that is less. Otherwise a sample whose k nearest
-    are all better used for others gets none, though one farther away might be free.
+    Exact if k reaches the number of samples or of candidates. Otherwise a sample gets none if its k nearest all
+    serve other samples better, even if a more distant one is free.
     """
     n, k = distance.shape
     used, column = candidate.unique(return_inverse=True)
-    spare = len(used) + torch.arange(n)[:, None]  # so that there always is a full matching
+    spare = len(used) + torch.arange(n)[:, None]  # a spare column per sample guarantees a full matching
     cost = torch.cat([distance, (2 * distance.max() + 1).expand(n, 1)], 1).double() + 1  # 0 would mean no edge
     columns = torch.cat([column, spare], 1)
     edges = (np.repeat(np.arange(n), k + 1), columns.flatten().numpy())
@@ -230,30 +230,30 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
 
 
 def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
-    """Of each sample with the candidate it was assigned, 0 where there is none."""
+    """The similarity of each sample to its assigned candidate, 0 if it has none."""
     parts = [_compare(found[rows], samples.x[rows], mean, window) for rows in _chunks(len(samples), 1)]
     return torch.where(taken < 0, 0, torch.cat(parts))
 
 
 def show(centred: Tensor, mean: Tensor) -> Tensor:
-    """As a picture in [0, 1]; vectors as they are."""
+    """Add the mean; images are stretched to [0, 1]."""
     return stretch(centred + mean) if centred.ndim == 4 else centred + mean
 
 
 def _compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
-    """The similarity of reconstructions with samples as stored: SSIM, or of vectors by their relative error."""
+    """The similarity of reconstructions to stored samples: SSIM, or relative error for vectors."""
     if x.ndim == 4:
         return ssim(show(centred, mean), x, window)
     return vector_similarity(centred, x - mean)
 
 
 def ssim(a: Tensor, b: Tensor, window: int = WINDOW) -> Tensor:
-    """Mean structural similarity of pairs of images in [0, 1]: Gaussian window, σ = 1.5, reflected borders."""
+    """Mean structural similarity of image pairs in [0, 1]: Gaussian window with σ = 1.5, reflected borders."""
     return ssim_map(a, b, window).flatten(1).mean(1)
 
 
 def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
-    """SSIM at every pixel of every channel (Wang et al. 2004)."""
+    """SSIM at each pixel of each channel (Wang et al. 2004)."""
     assert window in WINDOWS
     down, across = (blur_matrix(side, window).to(a) for side in a.shape[2:])
 
@@ -270,7 +270,7 @@ def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
 
 @cache
 def blur_matrix(side: int, window: int) -> Tensor:
-    """Lines of so many pixels times this (side, side) are blurred; far faster than to convolve small pictures."""
+    """The (side, side) matrix that blurs lines of pixels; for small pictures far faster than a convolution."""
     offsets = torch.arange(window, dtype=torch.float64) - window // 2
     weights = torch.exp(-(offsets**2) / (2 * 1.5**2))
     lines = F.pad(torch.eye(side, dtype=torch.float64), (window // 2,) * 2, mode="reflect")
@@ -278,21 +278,21 @@ def blur_matrix(side: int, window: int) -> Tensor:
 
 
 def vector_similarity(a: Tensor, b: Tensor) -> Tensor:
-    """1 − ‖a − b‖ / ‖b‖, not below 0."""
+    """max(0, 1 − ‖a − b‖ / ‖b‖)."""
     return (1 - (a - b).norm(dim=1) / b.norm(dim=1).clamp_min(1e-12)).clamp_min(0)
 
 
 def ncc(a: Tensor, b: Tensor) -> Tensor:
-    """Correlation of pairs; 0 where one of them is constant."""
+    """Correlation of each pair; 0 if either is constant."""
     a, b = (x.flatten(1) - x.flatten(1).mean(1, keepdim=True) for x in (a, b))
     return F.cosine_similarity(a, b)
 
 
 def psnr(a: Tensor, b: Tensor) -> Tensor:
-    """Peak signal to noise of pairs of images in [0, 1], in dB; 100 for equal ones."""
+    """Peak signal-to-noise ratio of image pairs in [0, 1], in dB; 100 for equal images."""
     return -10 * (a - b).flatten(1).square().mean(1).clamp_min(MIN_ERROR).log10()
 
 
 def l2(a: Tensor, b: Tensor) -> Tensor:
-    """‖a − b‖ of pairs."""
+    """‖a − b‖ of each pair."""
     return (a - b).flatten(1).norm(dim=1)

@@ -1,4 +1,4 @@
-"""An audit that can be shown around: whose pictures and indices are in it can no longer be told."""
+"""Remove from an audit whatever identifies people, so that it can be passed around."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from torch.nn import functional as F  # noqa: N812
 from unfit.auditor.audit import Audit
 from unfit.auditor.record import OF_SAMPLES
 
-CELLS = 4  # a picture becomes so many by so many grey levels or colours
+CELLS = 4  # a picture keeps CELLS × CELLS grey levels or colours
 PICTURES = ("original", "reconstruction", "unseen")
 
 
 def redact(audit: Audit) -> Audit:
-    """Pictures as blurred thumbnails, indices as hashes, samples in an order that says nothing.
+    """Blur pictures, hash indices, and sort samples by hash.
 
-    The salt of the hashes is random and kept nowhere, so nobody can try all indices.
+    The salt of the hashes is random and not stored, so nobody can recover indices by trying them all.
     """
     salt = secrets.token_bytes(32)
     hidden = [sample.model_copy(update={"index": _hash(salt, sample.index)}) for sample in audit.record.samples]
-    order = sorted(range(len(hidden)), key=lambda i: str(hidden[i].index))  # the place in a source is an index too
+    order = sorted(
+        range(len(hidden)), key=lambda i: str(hidden[i].index)
+    )  # the original order would reveal the indices
     arrays = {name: _blur(value) if name in PICTURES else value for name, value in audit.arrays.items()}
     arrays |= {name: arrays[name][order] for name in OF_SAMPLES}
     samples = [hidden[i] for i in order]
@@ -38,7 +40,7 @@ def _hash(salt: bytes, index: int | str) -> str:
 
 
 def _blur(values: Tensor) -> Tensor:
-    """A few cells of a picture, enlarged again; of vectors nothing."""
+    """Reduce pictures to a few cells and enlarge them again; zero out vectors."""
     if values.ndim != 4:
         return torch.zeros_like(values)
     small = F.adaptive_avg_pool2d(values, CELLS)

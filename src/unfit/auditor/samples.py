@@ -26,15 +26,15 @@ class Samples:
     y: torch.Tensor  # int64, 0..k-1
     indices: torch.Tensor  # int64: position of each sample in its part of the source
     class_names: tuple[str, ...]
-    shift: float | None = None  # subtracted before the net sees a value; None: the mean of the training samples
-    scale: float = 1.0  # what the net sees is multiplied by this
+    shift: float | None = None  # subtracted from the net's inputs; None: the mean of the training samples
+    scale: float = 1.0  # then the net's inputs are multiplied by this
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
     @property
@@ -47,16 +47,16 @@ class Samples:
 
     @property
     def mean(self) -> torch.Tensor:
-        """What is subtracted before the net sees these samples, if they are its training set: (1, *shape)."""
+        """What is subtracted from the net's inputs if this is its training set: (1, *shape)."""
         return self.x.mean(0, keepdim=True) if self.shift is None else torch.full_like(self.x[:1], self.shift)
 
     def centred(self, mean: torch.Tensor) -> Samples:
-        """As the net sees them; for unseen samples pass the mean of the members."""
+        """The samples as the net sees them. For unseen samples, pass the mean of the training samples."""
         return replace(self, x=(self.x - mean) * self.scale)
 
     @cached_property
     def sha256(self) -> str:
-        """Of the bytes of x and y: it changes when the source has changed."""
+        """Hash of x and y, to notice when the source has changed."""
         digest = hashlib.sha256()
         for tensor in (self.x, self.y):
             digest.update(tensor.numpy(force=True).tobytes())
@@ -67,82 +67,86 @@ class Samples:
 class Part:
     """One part of a source (its training or its test files), as stored.
 
-    8-bit values stay 8-bit until samples are taken: 50,000 CIFAR images are 150 MB, not 600.
+    8-bit values stay 8-bit until samples are taken: 50,000 CIFAR images take 150 MB, not 600.
     """
 
     raw: Array
-    labels: Ints  # -1: of none of the classes asked for, never drawn
+    labels: Ints  # -1: not in any chosen class, never drawn
     class_names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: npt.ArrayLike) -> Samples:
-        """The samples at these positions, as float32; 8-bit values become [0, 1]."""
+        """The samples at these positions in float32; 8-bit values are scaled to [0, 1]."""
         at = np.array(indices, dtype=np.int64)
         if (outside := at[(at < 0) | (at >= len(self))]).size:
-            raise UnfitError(f"no sample has index {outside[0]}: the source has {len(self)}, counted from 0")
+            raise UnfitError(
+                f"there is no sample {outside[0]}: the source has {len(self)} samples, counted from 0"
+            )
         labels = self.labels[at]
         if (others := at[labels < 0]).size:
-            raise UnfitError(f"sample {others[0]} is of none of the classes {listed(self.class_names)}")
+            raise UnfitError(
+                f"sample {others[0]} is not in any of the classes {listed(self.class_names)}; see `classes`"
+            )
         x = self.raw[at].astype(np.float32)
         if self.raw.dtype == np.uint8:
             x /= 255
         return Samples(torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(at), self.class_names)
 
     def balanced(self, n: int, seed: int | Sequence[int], without: npt.ArrayLike | None = None) -> Ints:
-        """Positions of n samples, equally many of each class, class after class, none from `without`."""
+        """Draw the positions of n samples, class by class, with equally many of each and none from `without`."""
         pools, k = self._pools(without), len(self.class_names)
         if empty := [name for name, pool in zip(self.class_names, pools, strict=True) if not len(pool)]:
-            raise UnfitError(f"no samples of {listed(empty)} {'exist' if without is None else 'are left'}")
+            raise UnfitError(f"there are no {'' if without is None else 'more '}samples of {listed(empty)}")
         if np.min(seed) < 0:
-            raise UsageError(f"the seed must not be negative, got {seed}")
+            raise UsageError(f"`seed` must not be negative, got {seed}")
         if n < k:
             raise UsageError(f"n = {n} is less than one sample for each of the {k} classes: take {k} or more")
         scarcest = min(range(k), key=lambda label: len(pools[label]))
         if n > (largest := k * len(pools[scarcest])):
             raise UsageError(
-                f"n = {n} asks for too many: class {self.class_names[scarcest]!r} has {len(pools[scarcest])} "
-                f"samples to draw from, so the largest balanced n is {largest}"
+                f"n = {n} is too large: class {self.class_names[scarcest]!r} has only {len(pools[scarcest])} "
+                f"to draw from, so the largest balanced n is {largest}"
             )
         if rest := n % k:
-            raise UsageError(f"n = {n} does not balance over {k} classes: take {n - rest} or {n - rest + k}")
+            raise UsageError(f"n = {n} cannot be balanced over {k} classes: take {n - rest} or {n - rest + k}")
         rng = np.random.default_rng(seed)
         return np.concatenate([rng.choice(pool, n // k, replace=False) for pool in pools])
 
     def largest_balanced(self, without: npt.ArrayLike | None = None) -> int:
-        """The largest n that `balanced` takes; 0 if a class has no samples."""
+        """The largest n that `balanced` accepts; 0 if a class has no samples."""
         return len(self.class_names) * min(map(len, self._pools(without)))
 
     def _pools(self, without: npt.ArrayLike | None) -> list[Ints]:
-        """The positions that may be drawn, for each class."""
+        """The positions that may be drawn, by class."""
         free = np.isin(np.arange(len(self)), [] if without is None else without, invert=True)
         return [np.flatnonzero(free & (self.labels == label)) for label in range(len(self.class_names))]
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where samples come from; `read_source(source.name, source.classes)` gives it again."""
+    """Where samples come from; `read_source(source.name, source.classes)` reads it again."""
 
-    name: str  # what the user wrote, its path made absolute
+    name: str  # as the user wrote it, with an absolute path
     classes: str  # "split", "all" or a number
     train: Part
-    test: Part | None  # None: there is one part, and unseen samples are those not trained on
+    test: Part | None  # None: unseen samples are those of `train` that are not members
 
 
 def draw(source: Source, n: int, seed: int) -> Samples:
-    """The members: n samples to train on, equally many of each class."""
+    """Draw the members: n samples to train on, equally many of each class."""
     return source.train.take(source.train.balanced(n, seed))
 
 
 def draw_unseen(source: Source, members: Samples, n: int | None, seed: int) -> Samples:
-    """The control: n balanced samples (None or too many: as many as there are) that are not members."""
+    """Draw the control: up to n balanced samples (None: as many as possible) that are not members."""
     trained_on = members.indices.numpy(force=True)
     part, without = (source.train, trained_on) if source.test is None else (source.test, None)
     if not (largest := part.largest_balanced(without)):
         raise UnfitError(
-            f"{source.name}: nothing is left to draw unseen samples of every class from; "
-            "train on fewer samples, or name another source of unseen samples"
+            f"{source.name}: nothing is left for unseen samples in at least one class; "
+            "train on fewer samples, or name another source with `unseen`"
         )
-    # (seed, 1): not the random numbers that drew the members
+    # (seed, 1): other random numbers than for the members
     return part.take(part.balanced(largest if n is None else min(n, largest), (seed, 1), without))

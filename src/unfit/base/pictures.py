@@ -1,4 +1,4 @@
-"""Tensors as pictures. It holds no data, so both sides may draw."""
+"""Tensors as pictures."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.nn import functional as F  # noqa: N812
 
 
 def stretch(images: Tensor) -> Tensor:
-    """Each image's smallest and largest value to 0 and 1."""
+    """Map each image's smallest and largest value to 0 and 1."""
     low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
     return (images - low) / (high - low).clamp_min(1e-12)
 
 
 def png(image: Tensor) -> Image.Image:
-    """(c, h, w) in [0, 1], grey or colour."""
+    """Convert (c, h, w) in [0, 1], grey or colour."""
     pixels = (image.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     return Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
 
 
 def data_uri(image: Tensor) -> str:
-    """An image that lives inside the page."""
+    """An image to embed in a page."""
     return embedded(png(image))
 
 
@@ -36,7 +36,7 @@ def embedded(picture: Image.Image) -> str:
 
 
 def tiles(images: Tensor, columns: int, zoom: int) -> list[np.ndarray]:
-    """Rows of images side by side, grey ones as colour, the last row filled with white."""
+    """Rows of images side by side; grey becomes colour, and white fills the last row."""
     pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
     pixels = torch.cat([pixels, pixels.new_full((-len(pixels) % columns, *pixels.shape[1:]), 255)])
     pixels = pixels.repeat_interleave(zoom, 2).repeat_interleave(zoom, 3)

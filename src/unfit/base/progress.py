@@ -1,4 +1,4 @@
-"""How long work tells how far it is: a callback, and a bar that shows it on a terminal."""
+"""Progress of long work: a callback, and a bar that shows it on a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Report = Callable[[float, str], None]
-"""Called with the fraction done (0 to 1) and a few words."""
+"""Called with the fraction done (0 to 1) and a short description."""
 
 
 def quiet(fraction: float, words: str) -> None:
-    """Tells nobody."""
+    """Report nothing."""
 
 
 def within(progress: Report, low: float, high: float) -> Report:
@@ -33,9 +33,9 @@ def split(progress: Report, shares: Sequence[float]) -> list[Report]:
 
 @contextmanager
 def bar(title: str, period: float = 30) -> Iterator[Report]:
-    """A progress bar on standard error; nothing at all when that is not a terminal.
+    """Show a progress bar on standard error if that is a terminal.
 
-    The time left is estimated from the last `period` seconds.
+    The remaining time is estimated from the last `period` seconds.
     """
     console = Console(stderr=True)
     columns = (

@@ -1,6 +1,6 @@
-"""The attacked thing: weights, architecture, and what an attacker may assume. It holds no data.
+"""The target of an attack: weights, architecture, and what an attacker may assume. It holds no training data.
 
-Checkpoints come from strangers: nothing is unpickled but tensors, and sizes are bounded before memory is used.
+Checkpoints come from strangers. Only tensors are unpickled, and sizes are checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from unfit.base.files import read_as, write_json
 from unfit.base.nets import MAX_PARAMETERS, Architecture, build
 
 Weights = dict[str, Tensor]
-_BROKEN = (  # what reading a damaged PyTorch file ends in
+_BROKEN = (  # what PyTorch raises for a damaged file
     *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
     *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile),
 )
-MAX_BYTES = 8 * MAX_PARAMETERS  # of a checkpoint: float64 at most
+CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict"
+MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
 
 
 class NotPlainError(UnfitError):
-    """A whole checkpoint, but of a net that no attack covers unless it is described; its tensors."""
+    """The checkpoint is intact, but no attack covers its net without a description. `found` holds the tensors."""
 
-    exit_code = 3  # inconclusive: an audit says nothing about it, which is no pass
+    exit_code = 3  # inconclusive: the audit could not check this net, so it must not pass
 
     def __init__(self, message: str, found: Weights) -> None:
         super().__init__(message)
@@ -48,16 +49,15 @@ class NotPlainError(UnfitError):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A trained net as its publisher would hand it out. `input_range` bounds each value, None if unknown."""
+    """A trained net as published. `input_range` bounds each input value; None if unknown."""
 
     architecture: Architecture
     weights: Weights
     input_range: tuple[float, float] | None = None
 
     def net(self) -> nn.Sequential:
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the start that is overwritten at once must cost no random numbers
+        # building a net draws random weights: keep the caller's generator
+        with torch.random.fork_rng(devices=[]):
             net = build(self.architecture)
         net.load_state_dict(self.weights)
         return net.eval()
@@ -68,7 +68,7 @@ class Target:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the weights, whatever file they came in."""
+        """Hash of the weights, independent of the file format."""
         digest = hashlib.sha256()
         for name in sorted(self.weights):
             digest.update(name.encode() + self.weights[name].numpy().tobytes())
@@ -96,7 +96,7 @@ class _TargetFile(BaseModel):
 
 
 def save_target(target: Target, folder: Path) -> None:
-    """Write `target.safetensors` and `target.json`."""
+    """Write `target.safetensors` and `target.json` to a folder."""
     save_weights(target.weights, folder / "target.safetensors")
     content = {"architecture": asdict(target.architecture), "input_range": target.input_range}
     write_json(folder / "target.json", content)
@@ -107,9 +107,10 @@ def save_weights(weights: Weights, path: Path) -> None:
 
 
 def load_target(path: str | Path) -> Target:
-    """A run folder, a `.safetensors` or a `.pt` state dict; a JSON file of the same name beside it describes it.
+    """Load a run folder, a `.safetensors` file or a `.pt` state dict.
 
-    Without that file the net must be a plain perceptron: its layers are read off the shapes.
+    A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
+    layers follow from the shapes of its weights.
     """
     path = Path(path)
     if path.is_dir():
@@ -124,7 +125,7 @@ def load_target(path: str | Path) -> Target:
 
 
 def load_base(path: str | Path, target: Target) -> Target:
-    """The weights the target's training started from; a run folder gives its `start.safetensors`."""
+    """Load the weights that the target's training started from; in a run folder, `start.safetensors`."""
     path = Path(path)
     path = path / "start.safetensors" if path.is_dir() else path
     weights = fit_weights(_read_weights(path), target.architecture, path)
@@ -132,17 +133,19 @@ def load_base(path: str | Path, target: Target) -> Target:
 
 
 def infer_architecture(found: Weights, path: Path) -> Architecture:
-    """A perceptron's layers from the shapes of its weights; inputs that can be square pictures are taken so."""
+    """Infer a perceptron's layers from its weight shapes. Inputs that fit a square picture are taken as one."""
     problems = [
         f"{name} has shape {tuple(value.shape)}" for name, value in found.items() if not _is_dense(name, value)
     ]
     order = _layer_order(found)
     if not order:
-        problems.append("its weight matrices do not chain, each layer's inputs being the one before's outputs")
+        problems.append(
+            "its weight matrices do not chain: the inputs of each layer must be the outputs of the previous one"
+        )
     if problems:
         raise NotPlainError(
             f"{path}: not a plain perceptron: {'; '.join(problems)}. "
-            f"Describe any other net in {path.with_suffix('.json').name} beside it (docs/formats.md)",
+            f"Describe other nets in {path.with_suffix('.json').name} beside it (see docs/formats.md)",
             found,
         )
     shapes = [found[f"{name}.weight"].shape for name in order]
@@ -152,9 +155,9 @@ def infer_architecture(found: Weights, path: Path) -> Architecture:
 
 
 def fit_weights(found: Weights, architecture: Architecture, path: Path | str) -> Weights:
-    """The checkpoint's tensors under this project's names, in float32; everything wrong with them in one error."""
+    """The tensors in float32, named `layer1.weight`, …; one error lists everything wrong with them."""
     if architecture.num_parameters > MAX_PARAMETERS:
-        raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters, {MAX_PARAMETERS:,} is the most")
+        raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters; the limit is {MAX_PARAMETERS:,}")
     wanted = _wanted_shapes(architecture)
     if found.keys() != wanted.keys():
         places = {name: f"layer{i}" for i, name in enumerate(_layer_order(found), 1)}
@@ -166,7 +169,7 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path | str) ->
         if tuple(value.shape) != shape:
             problems.append(f"{name} has shape {tuple(value.shape)}, expected {shape}")
         elif not value.is_floating_point():
-            problems.append(f"{name} is of type {value.dtype}, expected floats")
+            problems.append(f"{name} has type {value.dtype}, expected floats")
         elif bad := int((~torch.isfinite(value.to(torch.float32))).sum()):
             problems.append(f"{name} has {bad} values that are NaN or infinite")
     if problems:
@@ -193,7 +196,7 @@ def _is_dense(name: str, value: Tensor) -> bool:
 
 
 def _layer_order(found: Weights) -> list[str]:
-    """Names of dense layers such that each fits the one before: as stored, or by the numbers in the names."""
+    """Names of dense layers in an order that chains: as stored, or sorted by the numbers in the names."""
     names = [key.rpartition(".")[0] for key in found if key.endswith(".weight")]
     for order in (names, sorted(names, key=_natural)):
         shapes = [found[f"{name}.weight"].shape for name in order]
@@ -203,12 +206,12 @@ def _layer_order(found: Weights) -> list[str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """fc2 comes before fc10."""
+    """Sort key that puts fc2 before fc10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
 def picture_shape(d: int) -> tuple[int, ...]:
-    """d = s² is a grey square, d = 3s² a coloured one (never both); anything else, and tiny ones, a vector."""
+    """d = s² is a grey square, d = 3s² a coloured one (never both). Anything else, or s < 8, is a vector."""
     for channels in (1, 3):
         side = math.isqrt(d // channels)
         if side >= 8 and channels * side * side == d:
@@ -222,72 +225,76 @@ def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | N
     architecture = Architecture(**fields)
     num_layers = len(architecture.hidden) + 1 + bool(architecture.conv)
     if len(architecture.biases) != num_layers:
-        raise UnfitError(f"{path}: {num_layers} layers need as many biases, found {len(architecture.biases)}")
+        found = len(architecture.biases)
+        raise UnfitError(
+            f"{path}: architecture.biases: expected {num_layers} values (one per layer), found {found}"
+        )
     if architecture.conv and (
         len(fields["input_shape"]) != 3 or architecture.conv[0] > min(fields["input_shape"][1:])
     ):
-        raise UnfitError(f"{path}: a kernel of {architecture.conv[0]} does not fit inputs {fields['input_shape']}")
+        raise UnfitError(
+            f"{path}: a kernel of size {architecture.conv[0]} does not fit inputs of shape {fields['input_shape']}"
+        )
     if content.input_range and content.input_range[0] >= content.input_range[1]:
-        raise UnfitError(f"{path}: input_range {content.input_range} must rise")
+        raise UnfitError(f"{path}: input_range: expected low < high, found {content.input_range}")
     return architecture, content.input_range
 
 
 def _read_weights(path: Path) -> Weights:
     if not path.is_file():
-        raise UnfitError(f"{path}: no such checkpoint; give a run folder, a .safetensors or a .pt state dict")
-    if path.stat().st_size > MAX_BYTES:
-        raise UnfitError(
-            f"{path}: {path.stat().st_size / 1e9:.1f} GB is more than the {MAX_BYTES / 1e9:.0f} GB allowed"
-        )
+        raise UnfitError(f"{path}: no such checkpoint; {CHECKPOINTS}")
+    _check_size(path, "has", path.stat().st_size)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     if path.suffix in (".pt", ".pth"):
         return _read_state_dict(path)
-    raise UnfitError(f"{path}: unknown kind of checkpoint; give a run folder, a .safetensors or a .pt state dict")
+    raise UnfitError(f"{path}: unknown kind of checkpoint; {CHECKPOINTS}")
+
+
+def _check_size(path: Path, verb: str, num_bytes: int) -> None:
+    if num_bytes > MAX_CHECKPOINT:
+        raise UnfitError(f"{path}: {verb} {num_bytes / 1e9:.1f} GB; the limit is {MAX_CHECKPOINT / 1e9:.0f} GB")
 
 
 def _read_safetensors(path: Path) -> Weights:
     try:
         with safe_open(path, framework="pt") as file:
-            # stored by size, not by place in the net: the numbers in the names tell that
+            # the file is sorted by size; the numbers in the names give the order of the layers
             return {name: file.get_tensor(name) for name in sorted(file.keys(), key=_natural)}
     except (SafetensorError, ValueError, OSError) as error:
-        raise UnfitError(f"{path}: not a whole safetensors file ({error}); was it cut short?") from error
+        raise UnfitError(f"{path}: not a complete safetensors file ({error}); was it cut short?") from error
 
 
 def _is_plain(value: object) -> bool:
-    """A tensor with numbers in it: not sparse, not on `meta`."""
+    """A dense tensor with values: not sparse, not on `meta`."""
     return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
 
 
 def _read_state_dict(path: Path) -> Weights:
-    """`weights_only` refuses everything but tensors and plain containers: a malicious pickle does not run."""
+    """`weights_only` refuses all but tensors and plain containers, so a malicious pickle does not run."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 size = sum(entry.file_size for entry in archive.infolist())
-            if size > MAX_BYTES:
-                raise UnfitError(
-                    f"{path}: unpacks to {size / 1e9:.1f} GB, more than the {MAX_BYTES / 1e9:.0f} GB allowed"
-                )
+            _check_size(path, "unpacks to", size)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols: of no use to whoever has the file
+            warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UnfitError(
-            f"{path}: holds more than tensors, so it was not loaded (it could run code); "
-            "save model.state_dict() alone, or as .safetensors"
+            f"{path}: contains more than tensors, so it was not loaded (it could run code); "
+            "save only model.state_dict(), or use .safetensors"
         ) from error
     except _BROKEN as error:
         raise UnfitError(
-            f"{path}: not a whole PyTorch file ({type(error).__name__}: {str(error)[:200]}); was it cut short?"
+            f"{path}: not a complete PyTorch file ({type(error).__name__}: {str(error)[:200]}); was it cut short?"
         ) from error
     if not isinstance(content, dict) or not content:
         raise UnfitError(f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()")
     plain = {str(key): value.detach() for key, value in content.items() if _is_plain(value)}
     if others := [str(key) for key in content if str(key) not in plain]:
-        raise UnfitError(f"{path}: not a state dict: {listed(others)} are no tensors; save model.state_dict()")
-    # a tensor with stride 0 can claim any size from a few bytes
+        raise UnfitError(f"{path}: not a state dict: found non-tensors {listed(others)}; save model.state_dict()")
+    # a tensor with stride 0 can claim any size with a few bytes
     if (total := sum(value.numel() for value in plain.values())) > MAX_PARAMETERS:
-        raise UnfitError(f"{path}: claims {total:,} parameters, {MAX_PARAMETERS:,} is the most")
+        raise UnfitError(f"{path}: claims {total:,} parameters; the limit is {MAX_PARAMETERS:,}")
     return plain

@@ -24,7 +24,7 @@ from unfit.base.target import Target
 
 Kkt = Annotated[FastKKT | PaperKKT, Field(discriminator="solver")]
 # A new attack is a file beside this one, and its name here.
-Attack = Annotated[Auto | Unmix | Kkt | Peel | Inversion | Weights, Field(discriminator="method")]
+Attack = Annotated[Auto | Peel | Unmix | Kkt | Inversion | Weights, Field(discriminator="method")]
 
 
 def _kinds(union: Any) -> tuple[type[Method], ...]:
