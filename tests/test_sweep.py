@@ -19,16 +19,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from unfit.attacker.attacks import Attack, FastKKT, Inversion, PaperKKT, Unmix, paper
+from unfit.attacker.attacks import Attack, FastKKT, Inversion, PaperKKT, Unmix, Weights, paper
 from unfit.attacker.attacks.paper import B23, H22
 from unfit.attacker.candidates import load_candidates
 from unfit.attacker.method import Parameter
 from unfit.attacker.mixtures import read_mixtures
-from unfit.attacker.sweep.books import open_books, read_ended, read_status
+from unfit.attacker.sweep.books import Status, open_books, read_ended, read_status
 from unfit.attacker.sweep.cluster import in_this_process
 from unfit.attacker.sweep.run import make_plan, sweep
 from unfit.attacker.sweep.tpe import propose
-from unfit.attacker.sweep.trials import Job, Plan, Sampler, draw
+from unfit.attacker.sweep.trials import Job, Plan, Sampler, draw, outcome_of
 from unfit.base.errors import UnfitError, UsageError
 from unfit.base.nets import initialise, parse_architecture
 from unfit.base.target import Target, load_target
@@ -322,6 +322,14 @@ def test_a_trial_that_cannot_be_computed_has_failed(tiny: Target, tmp_path: Path
     assert trial.state == "failed"
     assert trial.message.startswith("RuntimeError: ")
     assert not files(tmp_path / "sweep")
+
+
+def test_an_attack_may_have_no_loss(pictured: Target) -> None:
+    ended = outcome_of(0, {}, "here", Weights().run(read_mixtures(pictured))).ended
+    assert (ended.state, ended.objective) == ("complete", None)
+    assert Status(1, (ended,), 0).best is None
+    plan = plan_of(pictured, sampler="tpe")
+    assert propose(plan, 1, [ended]) == propose(plan, 1, [])
 
 
 def test_hopeless_trials_are_pruned_and_others_are_not(tiny: Target, monkeypatch: pytest.MonkeyPatch) -> None:
