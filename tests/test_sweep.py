@@ -324,11 +324,11 @@ def test_a_trial_that_cannot_be_computed_has_failed(tiny: Target, tmp_path: Path
     assert not files(tmp_path / "sweep")
 
 
-def test_an_attack_may_have_no_loss(pictured: Target) -> None:
-    ended = outcome_of(0, {}, "here", Weights().run(read_mixtures(pictured))).ended
+def test_an_attack_may_have_no_loss(tiny: Target) -> None:
+    ended = outcome_of(0, {}, "here", Weights().run(read_mixtures(tiny))).ended
     assert (ended.state, ended.objective) == ("complete", None)
     assert Status(1, (ended,), 0).best is None
-    plan = plan_of(pictured, sampler="tpe")
+    plan = plan_of(tiny, sampler="tpe")
     assert propose(plan, 1, [ended]) == propose(plan, 1, [])
 
 
