@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import tempfile
@@ -13,15 +12,18 @@ import torch
 
 from page import rows_of, write_section
 from unfit import Samples, Target, audit, parse_architecture
-from unfit.attacker.attacks import attack
-from unfit.attacker.candidates import Candidates, Part, pool, save_candidates
+from unfit.attacker.attacks import PaperKKT, attack
+from unfit.attacker.candidates import Part, pool, save_candidates
+from unfit.attacker.method import Parameter
+from unfit.attacker.sweep.trials import Ended, Plan, TargetId, file_of
+from unfit.base.files import write_json
 from unfit.base.nets import initialise
 
 TRIALS, CANDIDATES, SAMPLES, SHAPE = 100, 1_000, 500, (3, 32, 32)
 CASES = {
     "near": "every sample has 200 candidates near it, none of them copies",
     "copies": "the same, and every second trial repeats the one before it",
-    "noise": "all candidates are noise, so the vote averages most of them",
+    "noise": "all candidates are noise, so that the vote averages most of them",
 }
 
 
@@ -35,30 +37,42 @@ def some(num: int, random: torch.Generator) -> Samples:
 
 
 def write_sweep(folder: Path, target: Target, private: Samples, case: str, random: torch.Generator) -> None:
-    """Its trials are made one at a time: what this process has ever held counts."""
+    """Make the trials one at a time, because the size of this process at its largest is measured."""
     (folder / "trials").mkdir()
-    parameters = {"lr": {"low": 1e-5, "high": 1.0, "log": True}, "sigma": {"low": 0.0, "high": 1.0}}
-    about = {"schema_version": 1, "target": {"sha256": target.sha256}, "seed": 0, "parameters": parameters}
-    (folder / "sweep.json").write_text(json.dumps(about))
+    plan = Plan(
+        target=TargetId(sha256=target.sha256, architecture=str(target.architecture)),
+        base=None,
+        attack=PaperKKT(),
+        sampler="random",
+        seed=0,
+        parameters={"lr": Parameter(low=1e-5, high=1, log=True), "sigma": Parameter(low=0, high=1)},
+        versions={},
+    )
+    write_json(folder / "sweep.json", plan.model_dump(mode="json"))
     like, lines = attack(target, "weights"), []
     centred = (private.x - private.mean).repeat(CANDIDATES // SAMPLES, 1, 1, 1)
     x = centred
     for number in range(TRIALS):
         if case != "copies" or not number % 2:
             x = 0.2 * torch.randn(CANDIDATES, *SHAPE, generator=random) + (0 if case == "noise" else centred)
-        save_candidates(_trial(like, x), folder / "trials" / f"{number:05}.safetensors")
-        settings = {"lr": 10 ** (-5 * number / TRIALS), "sigma": number / TRIALS}
-        ended = {"number": number, "state": "complete", "settings": settings, "objective": 1.0}
-        lines.append(json.dumps(ended | {"num_candidates": CANDIDATES}) + "\n")
+        ended = Ended(
+            number=number,
+            state="complete",
+            settings={"lr": 10 ** (-5 * number / TRIALS), "sigma": number / TRIALS},
+            objective=1.0,
+            num_candidates=CANDIDATES,
+            seconds=1.0,
+            node="here",
+            message="",
+        )
+        trial = pool([Part("trial", x)], like.attack, like.facts | {"trial": ended.model_dump()})
+        save_candidates(trial, file_of(folder, number))
+        lines.append(ended.model_dump_json() + "\n")
     (folder / "trials.jsonl").write_text("".join(lines))
 
 
-def _trial(like: Candidates, x: torch.Tensor) -> Candidates:
-    return pool([Part("trial", x)], like.attack, like.facts)
-
-
 def measure(case: str) -> None:
-    """In a process of its own: its largest size is the answer."""
+    """Run in a process of its own, whose size at its largest is measured."""
     random = torch.Generator().manual_seed(0)
     private, unseen = some(SAMPLES, random), some(SAMPLES, random)
     architecture = parse_architecture("1000-1000", SHAPE, 1)
@@ -81,9 +95,9 @@ if __name__ == "__main__":
     else:
         lines = [
             f"`unfit audit --candidates DIR`: {TRIALS} trials × {CANDIDATES:,} candidates of 3×32×32 (1.2 GB of files),",
-            f"{SAMPLES} private and {SAMPLES} unseen samples. The seconds cover everything, from the first file to the record.",
+            f"{SAMPLES} private and {SAMPLES} unseen samples; everything from the first file to the record.",
             "",
-            "| case | copies | recovered | seconds | processor seconds | size before, GB | largest size, GB |",
+            "| case | copies | recovered | seconds | of processor time | size before, GB | largest size, GB |",
             "|---|---|---|---|---|---|---|",
             *rows_of(__file__, CASES),
         ]

@@ -9,17 +9,18 @@ from collections.abc import Callable
 from itertools import islice
 
 import torch
-from unfit.attacker.attacks.solvers import FastSettings, PaperSettings, fast, paper_iterates
 
 from kkt import untrained
 from page import write_section
+from unfit.attacker.attacks import FastKKT, PaperKKT, run_attack
+from unfit.attacker.attacks.paper import paper_iterates
 
 WAYS = {"one thread": (1, 1), "two threads": (2, 1), "two at a time, one thread each": (1, 2)}
 
 
 def paper_iteration(n: int) -> float:
-    """Seconds of one iteration of the papers' solver, two candidates a sample."""
-    steps = paper_iterates(untrained(n, 1000), PaperSettings(num_candidates=2 * n), n)
+    """How long one iteration of the papers' solver takes, with two candidates for each sample."""
+    steps = paper_iterates(untrained(n, 1000), PaperKKT(num_candidates=2 * n), n)
     timed = 3000 // n
     list(islice(steps, 3))
     began = time.perf_counter()
@@ -28,10 +29,10 @@ def paper_iteration(n: int) -> float:
 
 
 def fast_trial(n: int) -> float:
-    """Seconds of a whole trial of the fast solver."""
+    """How long a whole trial of the fast solver takes."""
     target = untrained(n, 1000)
     began = time.perf_counter()
-    fast(target, None, FastSettings())
+    run_attack(FastKKT(), target, None)
     return time.perf_counter() - began
 
 
@@ -43,7 +44,7 @@ CASES: dict[str, tuple[Callable[[int], float], int]] = {
 
 
 def measured(case: str, threads: int, at_once: int) -> float:
-    """The slowest of so many processes."""
+    """How long the slowest of several processes takes that run at once."""
     command = [sys.executable, __file__, case, str(threads)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(at_once)]
     return max(float(process.communicate()[0]) for process in running)
@@ -56,7 +57,7 @@ if __name__ == "__main__":
         print(measure(size))
     else:
         lines = [
-            "Seconds, nets d-1000-1000-1 on 3×32×32 inputs; `paper` in float64 with two candidates a sample.",
+            "Seconds, nets d-1000-1000-1 on 3×32×32 inputs; `paper` in float64 with two candidates for each sample.",
             "",
             f"| seconds of | {' | '.join(WAYS)} | two at a time gain |",
             "|---|" + "---|" * (len(WAYS) + 1),

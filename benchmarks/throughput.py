@@ -16,7 +16,7 @@ import torch
 from page import write_section
 
 TRIALS = 20
-SINGLE = 10  # timed; their mean stands for 20
+SINGLE = 10  # runs that are timed; their mean stands for all
 
 
 def seconds_of(*arguments: str) -> float:
@@ -46,11 +46,11 @@ def main(run: str) -> None:
         alone = TRIALS * sum(seconds) / SINGLE
         many = swept(run, folder / "many", cores, 1)
     lines = [
-        f"{TRIALS} trials of `fast`, n=100, CIFAR-10; seconds on {cores} cores, including loading and writing.",
+        f"{TRIALS} trials of `fast`, n=100, CIFAR-10; seconds on {cores} cores, loading and writing included.",
         "",
         "| | seconds | against single runs |",
         "|---|---|---|",
-        f"| {TRIALS} runs of `unfit attack --method kkt`, from the mean of {SINGLE} | {alone:.0f} | 1 |",
+        f"| {TRIALS} times `unfit attack --method kkt`, from the mean of {SINGLE} | {alone:.0f} | 1 |",
         f"| a sweep, one process of {cores} threads | {one:.0f} | {one / alone:.2f} |",
         f"| a sweep, {cores} processes of one thread (default) | {many:.0f} | {many / alone:.2f} |",
     ]

@@ -60,6 +60,7 @@ def changed(record: Record, **fields: Any) -> Record:
 
 # The decision ----------------------------------------------------------------------------------------------
 
+
 def found(recovered: int, proven: int, n: int, num_unseen: int, fpr: float = 0.01) -> Found:
     return Found(recovered, proven, n, num_unseen, chance(recovered, n, num_unseen, fpr))
 

@@ -15,70 +15,84 @@ import pytest
 import torch
 from torch import Tensor
 
-from unfit import Audit, Candidates, Samples, Target, UnfitError, attack, audit, load_target
-from unfit.attacker.attacks.unmix import UnmixSettings, unmix
+from unfit import Audit, AuditRequest, Candidates, Samples, Target, UnfitError, attack, audit, audit_run
+from unfit.attacker.attacks import Unmix
 from unfit.attacker.candidates import load_candidates, save_candidates
+from unfit.attacker.method import Parameter, Value
+from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.sweep.trials import Ended, Plan, State, TargetId, file_of
+from unfit.auditor.case import Case, read_case
 from unfit.auditor.match import Blocks, match
-from unfit.auditor.pool import SAME, attack_pool, find_copies, given_pool, sketch
+from unfit.auditor.pool import COPY_CORRELATION, attack_pool, find_copies, given_pool, sketch
 from unfit.base.errors import UsageError
-from unfit.lab.runs import audit_run, private_set, repeat_audit, unseen_set
+from unfit.base.files import write_json
+from unfit.lab.runs import repeat_audit
 
 Run = Callable[..., tuple[int, str, str]]
 SETTINGS = [(0.06, 0), (1.0, 1), (0.12, 1), (0.85, 0), (0.3, 0), (0.6, 2)]  # rank and seed of each trial
-PARAMETERS = {"rank": {"low": 0.05, "high": 1.2, "log": True}, "seed": {"choices": [0, 1, 2]}}
+PARAMETERS = {"rank": Parameter(low=0.05, high=1.2, log=True), "seed": Parameter(choices=(0, 1, 2))}
 
 
 def write_sweep(folder: Path, target: Target, trials: list[Candidates]) -> None:
     (folder / "trials").mkdir(parents=True)
-    about = {
-        "schema_version": 1,
-        "target": {"sha256": target.sha256, "architecture": str(target.architecture)},
-        "base": None,
-        "method": "unmix",
-        "solver": None,
-        "sampler": "random",
-        "seed": 7,
-        "parameters": PARAMETERS,
-        "versions": {},
-    }
-    (folder / "sweep.json").write_text(json.dumps(about))
+    plan = Plan(
+        target=TargetId(sha256=target.sha256, architecture=str(target.architecture)),
+        base=None,
+        attack=Unmix(),
+        sampler="random",
+        seed=7,
+        parameters=PARAMETERS,
+        versions={},
+    )
+    write_json(folder / "sweep.json", plan.model_dump(mode="json"))
     lines = []
     for number, candidates in enumerate(trials):
-        save_candidates(candidates, folder / "trials" / f"{number:05}.safetensors")
         rank, seed = SETTINGS[number % len(SETTINGS)]
-        lines.append(line(number, "complete", {"rank": rank, "seed": seed}, len(candidates), 1 / (1 + number)))
+        ended = made(number, "complete", {"rank": rank, "seed": seed}, len(candidates), 1 / (1 + number))
+        named = replace(candidates, facts=candidates.facts | {"trial": ended.model_dump()})
+        save_candidates(named, file_of(folder, number))
+        lines.append(ended)
     nothing = {"rank": 0.07, "seed": 0}
-    lines[2:2] = [line(len(trials), "pruned", nothing), line(len(trials) + 1, "failed", nothing)]
+    lines[2:2] = [made(len(trials), "pruned", nothing), made(len(trials) + 1, "failed", nothing)]
     del lines[-1]  # killed after its candidates were written and before it was listed
-    (folder / "trials.jsonl").write_text("".join(f"{each}\n" for each in lines))
+    (folder / "trials.jsonl").write_text("".join(f"{line.model_dump_json()}\n" for line in lines))
 
 
-def line(
-    number: int, state: str, settings: dict[str, Any], num_candidates: int = 0, objective: float | None = None
-) -> str:
-    return json.dumps(
-        {
-            "number": number,
-            "state": state,
-            "settings": settings,
-            "objective": objective,
-            "num_candidates": num_candidates,
-            "seconds": 1.5,
-            "node": "a",
-            "message": "",
-        }
+def made(
+    number: int, state: State, settings: dict[str, Value], num: int = 0, objective: float | None = None
+) -> Ended:
+    return Ended(
+        number=number,
+        state=state,
+        settings=settings,
+        objective=objective,
+        num_candidates=num,
+        seconds=1.5,
+        node="a",
+        message="",
     )
 
 
 @pytest.fixture(scope="module")
-def target(face_run: Path) -> Target:
-    return load_target(face_run)
+def case(face_run: Path) -> Case:
+    return read_case(AuditRequest(target=face_run))
+
+
+@pytest.fixture(scope="module")
+def target(case: Case) -> Target:
+    return case.target
+
+
+@pytest.fixture(scope="module")
+def sets(case: Case) -> tuple[Samples, Samples]:
+    return case.private, case.unseen
 
 
 @pytest.fixture(scope="module")
 def trials(target: Target) -> list[Candidates]:
-    """A small real sweep of unmixing: of too few directions little is found."""
-    return [unmix(target, None, UnmixSettings(ranks=(rank,), iterations=60, seed=seed)) for rank, seed in SETTINGS]
+    """A small real sweep of unmixing, which finds little in too few directions."""
+    mixtures = read_mixtures(target)
+    return [Unmix(ranks=(rank,), iterations=60, seed=seed).run(mixtures) for rank, seed in SETTINGS]
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +104,13 @@ def sweep(target: Target, trials: list[Candidates], tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def pooled(face_run: Path, sweep: Path) -> Audit:
-    return audit_run(face_run, candidates=sweep)
+    return audit_run(AuditRequest(target=face_run, candidates=sweep))
 
 
 @pytest.fixture
 def damaged(sweep: Path, tmp_path: Path) -> Path:
     """A copy to do harm to."""
     return Path(shutil.copytree(sweep, tmp_path / "sweep"))
-
-
-@pytest.fixture(scope="module")
-def sets(face_run: Path) -> tuple[Samples, Samples]:
-    source, private = private_set(face_run, None, None, None)
-    return private, unseen_set(source, private, None, None, 0)
 
 
 # In blocks -------------------------------------------------------------------------------------------------
@@ -188,7 +196,9 @@ def test_a_copy_of_a_copy_is_none() -> None:
     copies = find_copies([sketch(part, True) for part in walk.split(400)])
     kept = walk[~copies]
     assert 20 < len(kept) < 200
-    assert torch.corrcoef(torch.cat([kept, walk]))[: len(kept), len(kept) :].amax(0).min() > SAME - 0.001
+    assert (
+        torch.corrcoef(torch.cat([kept, walk]))[: len(kept), len(kept) :].amax(0).min() > COPY_CORRELATION - 0.001
+    )
 
 
 def test_a_sweep_made_twice_finds_what_it_finds_once(
@@ -237,11 +247,11 @@ def test_the_trials_add_up(pooled: Audit, trials: list[Candidates]) -> None:
     assert [trial.number for trial in sweep.trials] == list(range(8))
     assert sweep.num_trials == {"complete": 6, "pruned": 1, "failed": 1}
     assert sum(trial.num_best for trial in sweep.trials) == record.num_recovered
-    settings = [(trial.settings.get("rank"), trial.settings["seed"]) for trial in sweep.trials]
-    assert settings == [*SETTINGS[:5], (None, 2), (0.07, 0), (0.07, 0)]
+    settings = [(trial.settings["rank"], trial.settings["seed"]) for trial in sweep.trials]
+    assert settings == [*SETTINGS, (0.07, 0), (0.07, 0)]
     assert [trial.num_candidates for trial in sweep.trials] == [*map(len, trials), 0, 0]
-    assert sweep.trials[5].objective == trials[5].facts["loss"]  # it was not listed: its file tells
-    assert [each.num_trials for each in sweep.shares["rank"]] == [3, 1, 1, 2]
+    assert sweep.trials[5].objective == 1 / 6  # it was not listed: its file says so
+    assert [each.num_trials for each in sweep.shares["rank"]] == [3, 1, 1, 3]
     assert [each.num_trials for each in sweep.shares["seed"]] == [5, 2, 1]
     assert sum(each.num_best for each in sweep.shares["seed"]) == record.num_recovered
 
@@ -266,24 +276,24 @@ def test_more_trials_find_more(pooled: Audit, sets: tuple[Samples, Samples], tri
     assert points[0].num_recovered == int((first[0] > first[1].max()).sum())
 
 
-def test_trials_that_end_in_the_middle_of_a_line_are_no_loss(face_run: Path, damaged: Path, pooled: Audit) -> None:
+def test_trials_that_end_in_the_middle_of_a_line_are_no_loss(damaged: Path, sweep: Path, target: Target) -> None:
     """Killed while it wrote: half a line, half a file under another name."""
     with (damaged / "trials.jsonl").open("a") as file:
         file.write('{"number": 8, "sta')
-    half = (damaged / "trials" / "00000.safetensors").read_bytes()[:1000]
+    half = file_of(damaged, 0).read_bytes()[:1000]
     (damaged / "trials" / ".00008.safetensors-xyz").mkdir()
     (damaged / "trials" / ".00008.safetensors-xyz" / "00008.safetensors").write_bytes(half)
     (damaged / "trials" / "00008.safetensors.tmp").write_bytes(half)
-    again = audit_run(face_run, candidates=damaged).record
-    assert again.sweep == pooled.record.sweep
-    assert again.hashes == pooled.record.hashes
+    before, after = given_pool(sweep, target), given_pool(damaged, target)
+    assert after.trials == before.trials
+    assert after.sha256 == before.sha256
 
 
 @pytest.mark.parametrize("kind", ["file", "in memory"])
 def test_one_attack_attacked_before_is_as_one_attacked_now(
     kind: str, target: Target, sets: tuple[Samples, Samples], tmp_path: Path
 ) -> None:
-    now = audit(target, *sets, method="weights").record
+    now = audit(target, *sets, attack="weights").record
     candidates: Candidates | Path = attack(target, "weights")
     if kind == "file":
         save_candidates(attack(target, "weights"), tmp_path / "c.safetensors")
@@ -307,7 +317,7 @@ def test_the_command_line(
     assert content["sweep"] == pooled.record.model_dump(mode="json")["sweep"]
     again = repeat_audit(pooled.record).record
     assert again.samples == pooled.record.samples
-    (damaged / "trials" / "00003.safetensors").unlink()
+    file_of(damaged, 3).unlink()
     moved = pooled.record.repeat.model_copy(update={"candidates": str(damaged)})
     with pytest.raises(UnfitError, match="candidates differ"):
         repeat_audit(pooled.record.model_copy(update={"repeat": moved}))
@@ -316,18 +326,7 @@ def test_the_command_line(
 # What is refused -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--method kkt",
-        "--solver fast",
-        "--score any",
-        "--num-candidates 4",
-        "--budget 5s",
-        "--controls",
-        "--base RUN",
-    ],
-)
+@pytest.mark.parametrize("option", ["--method kkt", "--iterations 4", "--budget 5s", "--controls", "--base RUN"])
 def test_nothing_is_attacked_so_options_of_an_attack_are_mistakes(
     option: str, run: Run, face_run: Path, sweep: Path, tmp_path: Path
 ) -> None:
@@ -338,42 +337,40 @@ def test_nothing_is_attacked_so_options_of_an_attack_are_mistakes(
     assert not (tmp_path / "a").exists()
 
 
-def test_candidates_of_another_target_are_refused(
-    target: Target, sets: tuple[Samples, Samples], sweep: Path, trials: list[Candidates]
-) -> None:
+def test_candidates_of_another_target_are_refused(target: Target, sweep: Path, trials: list[Candidates]) -> None:
     other = replace(target, weights={name: 2 * value for name, value in target.weights.items()})
-    for given in (sweep, trials[0], sweep / "trials" / "00000.safetensors"):
+    for given in (sweep, trials[0], file_of(sweep, 0)):
         with pytest.raises(UnfitError, match="other weights"):
-            audit(other, *sets, candidates=given)
+            given_pool(given, other)
 
 
 def spoil(folder: Path, number: int, **changes: Any) -> None:
-    path = folder / "trials" / f"{number:05}.safetensors"
+    path = file_of(folder, number)
     save_candidates(replace(load_candidates(path), **changes), path)
 
 
 def cut(folder: Path) -> None:
-    path = folder / "trials" / "00001.safetensors"
+    path = file_of(folder, 1)
     path.write_bytes(path.read_bytes()[:-500])
 
 
 def two_spoilt(folder: Path) -> None:
     cut(folder)
-    spoil(folder, 4, x=torch.zeros(len(load_candidates(folder / "trials" / "00004.safetensors")), 3, 8, 8))
+    spoil(folder, 4, x=torch.zeros(len(load_candidates(file_of(folder, 4))), 3, 8, 8))
 
 
 def older(folder: Path) -> None:
-    facts = load_candidates(folder / "trials" / "00002.safetensors").facts
+    facts = load_candidates(file_of(folder, 2)).facts
     spoil(folder, 2, facts={name: value for name, value in facts.items() if name != "target"})
 
 
 def nameless(folder: Path) -> None:
-    facts = load_candidates(folder / "trials" / "00002.safetensors").facts
+    facts = load_candidates(file_of(folder, 2)).facts
     spoil(folder, 2, facts=facts | {"trial": {"number": "two"}})
 
 
 def of_another(folder: Path) -> None:
-    facts = load_candidates(folder / "trials" / "00002.safetensors").facts
+    facts = load_candidates(file_of(folder, 2)).facts
     spoil(folder, 2, facts=facts | {"target": "0" * 64})
 
 
@@ -398,19 +395,19 @@ def bad_line(folder: Path) -> None:
         (of_another, r"00002\.safetensors: made from other weights"),
         (bad_line, r"trials\.jsonl, line 2"),
         (lambda folder: shutil.rmtree(folder / "trials"), "none of its trials has candidates yet"),
-        (lambda folder: (folder / "sweep.json").unlink(), r"cannot read .*sweep\.json"),
-        (lambda folder: about(folder, schema_version=2), r"sweep\.json: schema_version"),
-        (lambda folder: about(folder, target={"sha256": "0" * 64}), "sweep of other weights"),
+        (lambda folder: (folder / "sweep.json").unlink(), r"not the folder of a sweep: it has no sweep\.json"),
+        (lambda folder: about(folder, schema_version=1), r"sweep\.json: `schema_version`"),
+        (lambda folder: about(folder, target={"sha256": "0" * 64, "architecture": ""}), "sweep of other weights"),
         (lambda folder: about(folder, parameters={"lr": {"low": 0, "high": 1, "log": True}}), "above 0 if `log`"),
         (lambda folder: about(folder, parameters={"lr": {"low": 1}}), "needs `choices`"),
     ],
 )
 def test_a_sweep_that_cannot_be_used_says_why(
-    harm: Callable[[Path], None], says: str, damaged: Path, target: Target, sets: tuple[Samples, Samples]
+    harm: Callable[[Path], None], says: str, damaged: Path, target: Target
 ) -> None:
     harm(damaged)
     with pytest.raises(UnfitError, match=says):
-        audit(target, *sets, candidates=damaged)
+        given_pool(damaged, target)
 
 
 def test_trials_without_candidates_are_no_trouble(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -55,8 +56,8 @@ class Status:
     @property
     def best(self) -> Ended | None:
         """The complete trial with the lowest loss."""
-        complete = [trial for trial in self.ended if trial.state == "complete"]
-        return min(complete, key=lambda trial: trial.objective or 0.0, default=None)
+        known = [trial for trial in self.ended if trial.state == "complete" and trial.objective is not None]
+        return min(known, key=attrgetter("objective"), default=None)
 
     @property
     def seconds_left(self) -> float | None:

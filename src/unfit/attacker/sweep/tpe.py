@@ -19,10 +19,12 @@ def propose(plan: Plan, number: int, ended: Iterable[Ended]) -> Values:
     study = optuna.create_study(sampler=sampler)
     space = {name: _distribution(optuna, parameter) for name, parameter in plan.parameters.items()}
     for trial in ended:
-        if trial.state == "failed":  # says nothing about the settings; divergence does, and counts as pruned
+        if trial.state == "complete" and trial.objective is not None:
+            state, value = optuna.trial.TrialState.COMPLETE, trial.objective
+        elif trial.state in ("pruned", "diverged"):
+            state, value = optuna.trial.TrialState.PRUNED, None
+        else:  # it says nothing about its settings
             continue
-        state, value = ("COMPLETE", trial.objective) if trial.state == "complete" else ("PRUNED", None)
-        state = optuna.trial.TrialState[state]
         study.add_trial(optuna.create_trial(state=state, value=value, params=trial.settings, distributions=space))
     return study.ask(space).params
 

@@ -46,11 +46,6 @@ class Plan(Strict):
     parameters: Parameters  # what is sampled for each trial
     versions: dict[str, str]
 
-    @property
-    def words(self) -> str:
-        """For one line."""
-        return f"{self.attack.title} on {self.target.architecture}, {self.sampler} settings, seed {self.seed}"
-
     def trial_seed(self, number: int) -> int:
         return self.seed * MAX_TRIALS + number
 
@@ -61,7 +56,7 @@ class Ended(Strict):
     number: int
     state: State
     settings: dict[str, Value]
-    objective: float | None = None  # the attacker's own loss, lower is better
+    objective: float | None = None  # the attack's own loss, lower is better; null where it has none
     num_candidates: int = 0
     seconds: float
     node: str
@@ -116,7 +111,7 @@ class Job:
         began = time.perf_counter()
         attack = self.plan.attack.vary(values, self.plan.trial_seed(number))
         try:
-            outcome = _outcome(number, values, node, attack.run(self.mixtures))
+            outcome = outcome_of(number, values, node, attack.run(self.mixtures))
         except (RuntimeError, MemoryError) as error:
             seconds = round(time.perf_counter() - began, 3)
             message = f"{type(error).__name__}: {error}".splitlines()[0][:MESSAGE_LENGTH]
@@ -127,19 +122,18 @@ class Job:
         return outcome if self.folder is None else Outcome(write(outcome, self.folder))
 
 
-def _outcome(number: int, values: Values, node: str, candidates: Candidates) -> Outcome:
+def outcome_of(number: int, values: Values, node: str, candidates: Candidates) -> Outcome:
     """Only a complete trial keeps its candidates; their file says by itself that the trial is done."""
     facts, state = candidates.facts, _state(candidates)
-    loss, status = facts["loss"], facts["status"]
     ended = Ended(
         number=number,
         state=state,
         settings=values,
-        objective=loss if loss is not None and math.isfinite(loss) else None,
+        objective=facts.get("loss") if _is_finite(facts.get("loss")) else None,
         num_candidates=len(candidates) if state == "complete" else 0,
         seconds=round(facts["seconds"], 3),
         node=node,
-        message="" if status == "finished" else status,
+        message="" if facts["status"] == "finished" else facts["status"],
     )
     if state != "complete":
         return Outcome(ended)
@@ -147,11 +141,16 @@ def _outcome(number: int, values: Values, node: str, candidates: Candidates) -> 
 
 
 def _state(candidates: Candidates) -> State:
-    status, loss = candidates.facts["status"], candidates.facts["loss"]
-    if status.startswith("pruned"):
+    """Some attacks have no loss; those that have one diverge when it is not finite."""
+    facts = candidates.facts
+    if facts["status"].startswith("pruned"):
         return "pruned"
-    finite = loss is not None and math.isfinite(loss) and bool(candidates.x.isfinite().all())
-    return "complete" if status == "finished" and finite else "diverged"
+    finite = _is_finite(facts.get("loss", 0.0)) and bool(candidates.x.isfinite().all())
+    return "complete" if facts["status"] == "finished" and finite else "diverged"
+
+
+def _is_finite(loss: float | None) -> bool:
+    return loss is not None and math.isfinite(loss)
 
 
 def write(outcome: Outcome, folder: Path) -> Ended:
