@@ -25,9 +25,7 @@ def redact(audit: Audit) -> Audit:
     """
     salt = secrets.token_bytes(32)
     hidden = [sample.model_copy(update={"index": _hash(salt, sample.index)}) for sample in audit.record.samples]
-    order = sorted(
-        range(len(hidden)), key=lambda i: str(hidden[i].index)
-    )  # the original order would reveal the indices
+    order = sorted(range(len(hidden)), key=lambda i: str(hidden[i].index))  # the old order would reveal indices
     arrays = {name: _blur(value) if name in PICTURES else value for name, value in audit.arrays.items()}
     arrays |= {name: arrays[name][order] for name in OF_SAMPLES}
     samples = [hidden[i] for i in order]
