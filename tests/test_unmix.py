@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.unmix import UnmixSettings, unmix
-from unfit.attacker.candidates import Candidates, Part, load_candidates, pool, save_candidates
+from unfit.attacker.candidates import TENSORS, Candidates, Part, load_candidates, pool, save_candidates
 from unfit.attacker.ica import edge_groups, separate
 from unfit.attacker.mixtures import CANDIDATE_STD
 from unfit.attacker.span import noise_level, read_span, visible_num_samples
@@ -365,7 +367,7 @@ def test_candidates_come_back(tmp_path):
     before = some_candidates()
     save_candidates(before, tmp_path / "c.safetensors")
     after = load_candidates(tmp_path / "c.safetensors")
-    for name in ("x", "origin", "label", "multiplier"):
+    for name in TENSORS:
         assert torch.equal(getattr(after, name), getattr(before, name))
     assert (after.origins, after.attack, after.facts) == (before.origins, before.attack, before.facts)
 
@@ -388,39 +390,79 @@ def test_candidates_cut_short_at_any_length_are_refused(tmp_path):
             load_candidates(path)
 
 
-ABOUT: dict[str, Any] = {"origins": ["a"], "attack": {}, "facts": {}}
-TENSORS = {
-    "x": torch.zeros(2, 3),
-    "origin": torch.zeros(2, dtype=torch.int64),
-    "label": torch.zeros(2, dtype=torch.int64),
-    "multiplier": torch.zeros(2),
-}
+Defect = Callable[[dict[str, Tensor], dict[str, Any]], object]
+
+
+def write_with(defect: Defect, path: Path) -> None:
+    """A file of candidates that is whole but for one defect, which changes the tensors or the description."""
+    found = some_candidates()
+    tensors = {name: getattr(found, name) for name in TENSORS}
+    about = {"origins": list(found.origins), "attack": found.attack, "facts": found.facts}
+    defect(tensors, about)
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path, {"unfit": json.dumps(about)})
+
+
+def cut(name: str) -> Defect:
+    return lambda tensors, _: tensors.update({name: tensors[name][:-1]})
+
+
+def put(name: str, value: float) -> Defect:
+    """In the last place of the tensor."""
+    return lambda tensors, _: tensors.update({name: tensors[name].clone().index_fill_(0, torch.tensor(4), value)})
+
+
+def test_a_file_without_defects_is_read(tmp_path):
+    write_with(lambda tensors, about: None, tmp_path / "c.safetensors")
+    assert torch.equal(load_candidates(tmp_path / "c.safetensors").x, some_candidates().x)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize(
+    ("defect", "says"),
+    [(cut, "do not fit together"), (lambda name: lambda tensors, _: tensors.pop(name), "tensor {name}")],
+    ids=["one is missing", "all are missing"],
+)
+def test_every_tensor_of_candidates_must_be_whole(tmp_path, name, defect, says):
+    write_with(defect(name), tmp_path / "c.safetensors")
+    with pytest.raises(UnfitError, match=rf"c\.safetensors: not a file of candidates .*{says.format(name=name)}"):
+        load_candidates(tmp_path / "c.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("tensors", "metadata"),
+    ("defect", "says"),
     [
-        pytest.param(TENSORS, None, id="no description"),
-        pytest.param(TENSORS, {"other": "{}"}, id="another's description"),
-        pytest.param(TENSORS, {"unfit": "{"}, id="not JSON"),
-        pytest.param(TENSORS, {"unfit": "[]"}, id="not an object"),
-        pytest.param(TENSORS, {"unfit": json.dumps({"origins": ["a"]})}, id="half a description"),
-        pytest.param({"x": TENSORS["x"]}, {"unfit": json.dumps(ABOUT)}, id="no origins"),
-        pytest.param({"w": TENSORS["x"]}, {"unfit": json.dumps(ABOUT)}, id="other tensors"),
-        pytest.param(
-            {**TENSORS, "origin": torch.zeros(3, dtype=torch.int64)}, {"unfit": json.dumps(ABOUT)}, id="3 to 2"
-        ),
-        pytest.param(
-            {**TENSORS, "origin": torch.tensor([0, 1])}, {"unfit": json.dumps(ABOUT)}, id="no such origin"
-        ),
-        pytest.param(
-            {**TENSORS, "x": torch.full((2, 3), torch.nan)}, {"unfit": json.dumps(ABOUT)}, id="not finite"
-        ),
+        pytest.param(put("origin", 3), "origins do not fit", id="an origin too many"),
+        pytest.param(put("origin", -1), "origins do not fit", id="an origin below zero"),
+        pytest.param(lambda _, about: about["origins"].pop(), "origins do not fit", id="an origin has no name"),
+        pytest.param(put("x", torch.nan), "not finite", id="x is NaN"),
+        pytest.param(put("x", -torch.inf), "not finite", id="x is infinite"),
+        pytest.param(put("multiplier", torch.inf), "not finite", id="a multiplier is infinite"),
+        pytest.param(put("confidence", torch.nan), "not finite", id="a confidence is NaN"),
+        pytest.param(lambda _, about: about.pop("origins"), "'origins'", id="no origins"),
+        pytest.param(lambda _, about: about.pop("attack"), "'attack'", id="no attack"),
+        pytest.param(lambda _, about: about.pop("facts"), "'facts'", id="no facts"),
     ],
 )
-def test_files_that_hold_no_candidates_are_refused(tmp_path, tensors, metadata):
-    save_file(tensors, tmp_path / "c.safetensors", metadata=metadata)
-    with pytest.raises(UnfitError, match=r"c.safetensors: not a file of candidates"):
+def test_candidates_with_one_defect_are_refused_for_it(tmp_path, defect, says):
+    write_with(defect, tmp_path / "c.safetensors")
+    with pytest.raises(UnfitError, match=rf"c\.safetensors: not a file of candidates .*{says}.*; make one with"):
+        load_candidates(tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        pytest.param(None, "NoneType", id="no description"),
+        pytest.param({"other": "{}"}, "'unfit'", id="another's description"),
+        pytest.param({"unfit": "{"}, "Expecting property name", id="not JSON"),
+        pytest.param({"unfit": "[]"}, "list indices", id="not an object"),
+    ],
+)
+def test_candidates_without_their_description_are_refused(tmp_path, metadata, says):
+    found = some_candidates()
+    tensors = {name: getattr(found, name).contiguous() for name in TENSORS}
+    save_file(tensors, tmp_path / "c.safetensors", metadata)
+    with pytest.raises(UnfitError, match=rf"c\.safetensors: not a file of candidates .*{says}"):
         load_candidates(tmp_path / "c.safetensors")
 
 
