@@ -1,6 +1,7 @@
 """Everything that applies as one list, what runs agree on first; and that agreement means truth."""
 
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,8 +11,17 @@ from torch.nn import functional as F  # noqa: N812
 from test_peel import trained
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.auto import AutoSettings, auto
-from unfit.attacker.consensus import CONFIDENT, consensus, find_clusters, orient, representative
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.attacks.unmix import tellable
+from unfit.attacker.consensus import (
+    CONFIDENT,
+    ROOMY,
+    consensus,
+    find_clusters,
+    orient,
+    reliability,
+    representative,
+)
+from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.auditor.samples import draw
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UsageError
@@ -82,6 +92,39 @@ def test_clusters_are_what_runs_have_in_common_up_to_sign():
     assert [cluster.num_runs for cluster in clusters] == [3, 2, 1]
     assert sorted(clusters[0].members.tolist()) == [0, 3, 5]
     assert torch.equal(representative(unit, clusters[0]), unit[5])  # the one without noise
+
+
+def test_more_runs_are_more_reliable_and_a_crowd_is_less():
+    share = torch.linspace(0, 1, 5)
+    roomy = reliability(share, 0.0)
+    assert (roomy.diff() > 0).all()
+    assert torch.equal(reliability(share, ROOMY), roomy)  # up to here there is room enough
+    crowds = [reliability(share, ROOMY + more) for more in (0.0, 0.1, 0.3, 1.0)]
+    assert all((less < more).all() for more, less in pairwise(crowds))
+    assert crowds[-1].max() < 0.05 < CONFIDENT < roomy.max()
+
+
+def crowded(num_sources: int) -> Mixtures:
+    """A layer of that many sources, on images whose edges can tell 36 apart."""
+    shape, w = (1, 13, 13), 100
+    assert tellable(shape) == 36
+    weights = {
+        "layer1.weight": random(w, num_sources) @ random(num_sources, 169, seed=1),
+        "layer1.bias": random(w, seed=2),
+        "layer2.weight": random(1, w, seed=3),
+    }
+    mixtures = read_mixtures(Target(parse_architecture(str(w), shape, 1), weights))
+    assert mixtures.span.rank == num_sources
+    return mixtures
+
+
+def test_what_all_runs_agree_on_is_not_trusted_in_a_crowd():
+    runs = [random(5, 169, seed=4)] * 4
+    roomy, crowd = (consensus(runs, crowded(num)) for num in (9, 32))
+    assert len(roomy.x) == len(crowd.x) == 5
+    assert roomy.confidence.min() > CONFIDENT
+    assert crowd.confidence.max() < CONFIDENT
+    torch.testing.assert_close(crowd.confidence, reliability(torch.ones(5), 32 / 36))
 
 
 def test_a_base_leads_to_proofs_and_nothing_else_is_needed():
