@@ -1,6 +1,7 @@
 """Everything that applies as one list, what runs agree on first; and that agreement means truth."""
 
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,10 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from test_peel import trained
-from unfit.attacker.attacks import attack
-from unfit.attacker.attacks.auto import AutoSettings, auto
-from unfit.attacker.consensus import CONFIDENT, consensus, find_clusters, orient, representative
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.attacks import attack, named_attack
+from unfit.attacker.attacks.auto import Auto
+from unfit.attacker.attacks.unmix import tellable
+from unfit.attacker.consensus import (
+    CONFIDENT,
+    ROOMY,
+    consensus,
+    find_clusters,
+    orient,
+    reliability,
+    representative,
+)
+from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.auditor.samples import draw
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UsageError
@@ -36,7 +46,7 @@ def faces():
 
 def test_confident_candidates_are_true_and_first(faces):
     target, members = faces
-    found = auto(target)
+    found = attack(target)
     assert torch.equal(found.confidence, found.confidence.sort(descending=True).values)
     sure = found.confidence > CONFIDENT
     correlation = F.normalize(found.x[sure].flatten(1), dim=1) @ F.normalize(members.x.flatten(1), dim=1).T
@@ -61,7 +71,7 @@ def test_an_untrained_net_gives_nothing_to_be_confident_of(faces):
     untrained = Target(
         target.architecture, dict(initialise(target.architecture, None, 3).state_dict()), (-1.0, 1.0)
     )
-    found = auto(untrained)
+    found = attack(untrained)
     assert not (found.confidence > CONFIDENT).any()
     assert not found.proven.any()
 
@@ -84,6 +94,39 @@ def test_clusters_are_what_runs_have_in_common_up_to_sign():
     assert torch.equal(representative(unit, clusters[0]), unit[5])  # the one without noise
 
 
+def test_more_runs_are_more_reliable_and_a_crowd_is_less():
+    share = torch.linspace(0, 1, 5)
+    roomy = reliability(share, 0.0)
+    assert (roomy.diff() > 0).all()
+    assert torch.equal(reliability(share, ROOMY), roomy)  # up to here there is room enough
+    crowds = [reliability(share, ROOMY + more) for more in (0.0, 0.1, 0.3, 1.0)]
+    assert all((less < more).all() for more, less in pairwise(crowds))
+    assert crowds[-1].max() < 0.05 < CONFIDENT < roomy.max()
+
+
+def crowded(num_sources: int) -> Mixtures:
+    """A layer of that many sources, on images whose edges can tell 36 apart."""
+    shape, w = (1, 13, 13), 100
+    assert tellable(shape) == 36
+    weights = {
+        "layer1.weight": random(w, num_sources) @ random(num_sources, 169, seed=1),
+        "layer1.bias": random(w, seed=2),
+        "layer2.weight": random(1, w, seed=3),
+    }
+    mixtures = read_mixtures(Target(parse_architecture(str(w), shape, 1), weights))
+    assert mixtures.span.rank == num_sources
+    return mixtures
+
+
+def test_what_all_runs_agree_on_is_not_trusted_in_a_crowd():
+    runs = [random(5, 169, seed=4)] * 4
+    roomy, crowd = (consensus(runs, crowded(num)) for num in (9, 32))
+    assert len(roomy.x) == len(crowd.x) == 5
+    assert roomy.confidence.min() > CONFIDENT
+    assert crowd.confidence.max() < CONFIDENT
+    torch.testing.assert_close(crowd.confidence, reliability(torch.ones(5), 32 / 36))
+
+
 def test_a_base_leads_to_proofs_and_nothing_else_is_needed():
     target, start, _, _ = trained("faces", "400-100", 10)
     found = attack(target, base=start)
@@ -95,28 +138,28 @@ def test_a_base_leads_to_proofs_and_nothing_else_is_needed():
 def test_a_budget_is_kept_and_what_was_found_in_time_is_there(faces):
     target, _ = faces
     began = time.perf_counter()
-    short = auto(target, settings=AutoSettings(budget=1e-3))
+    short = attack(target, Auto(budget=1e-3))
     spent = time.perf_counter() - began
     assert short.facts["status"] == "out of budget"
     assert len(short.origins) == 1  # the first run, finished
-    whole = auto(target)
+    whole = attack(target)
     assert whole.facts["status"] == "finished"
     assert whole.facts["seconds"] > spent / 2
     assert len(whole) > len(short)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan")])
-def test_a_budget_must_be_positive(faces, budget):
+def test_a_budget_must_be_positive(budget):
     with pytest.raises(UsageError, match="budget"):
-        attack(faces[0], budget=budget)
+        named_attack(budget=budget)
 
 
-def test_a_budget_is_refused_where_nothing_reads_it(faces):
-    with pytest.raises(UsageError, match="unmix does not use --budget"):
-        attack(faces[0], "unmix", budget=5.0)
+def test_a_budget_is_refused_where_nothing_reads_it():
+    with pytest.raises(UsageError, match="unmix does not use `budget`"):
+        named_attack("unmix", budget=5.0)
 
 
 def test_progress_says_how_many_are_confident(faces):
     words = []
-    auto(faces[0], progress=lambda fraction, text: words.append(text))
+    attack(faces[0], progress=lambda fraction, text: words.append(text))
     assert any("confident so far" in text for text in words)

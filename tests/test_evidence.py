@@ -13,7 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unfit import (
     Audit,
@@ -23,6 +23,7 @@ from unfit import (
     Target,
     UnfitError,
     Weights,
+    attack,
     audit,
     audit_run,
     fit_run,
@@ -30,6 +31,7 @@ from unfit import (
     load_target,
     read_source,
 )
+from unfit.attacker.candidates import Part, pool
 from unfit.attacker.stationarity import check_layers
 from unfit.auditor.calibration import chance
 from unfit.auditor.case import private_set, unseen_set
@@ -40,6 +42,7 @@ from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
 from unfit.auditor.verdict import Effort, Found, decide
 from unfit.base.errors import NotApplicableError
+from unfit.base.nets import initialise, parse_architecture
 from unfit.lab.runs import repeat_audit
 
 Run = Callable[..., tuple[int, str, str]]
@@ -153,6 +156,45 @@ def test_policies_that_cannot_be_meant(
     code, _, error = run("audit", face_run, *words, "--out", tmp_path / "audit")
     assert (code, says in error) == (64, True)
     assert list(tmp_path.iterdir()) == []
+
+
+# Proofs ----------------------------------------------------------------------------------------------------
+
+
+def audit_of_proofs(x: Tensor, found: Tensor, proven: Tensor) -> list[bool]:
+    """Which samples x (n, 1, 8, 8) an audit takes for proven, given these candidates of a net."""
+    architecture = parse_architecture("20", tuple(x.shape[1:]), 1)
+    target = Target(architecture, dict(initialise(architecture, None, 0).state_dict()))
+    made = attack(target, "weights")
+    candidates = pool([Part("planted", found, proven=proven)], made.attack, made.facts)
+    y, unseen = torch.arange(len(x)) % 2, images(len(x), seed=1)
+    done = audit(target, (x, y), (unseen, y), candidates=candidates, policy=Policy(window=3))
+    return [sample.proven for sample in done.record.samples]
+
+
+def images(n: int, seed: int) -> Tensor:
+    """Noise, each less its own mean: no two are alike."""
+    x = torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return x - x.mean((1, 2, 3), keepdim=True)
+
+
+def correlated(x: Tensor, correlation: Tensor) -> Tensor:
+    """Pictures with just these correlations (n,) with the samples."""
+    flat, other = x.flatten(1), images(len(x), seed=2).flatten(1)
+    unit = nn.functional.normalize(flat)
+    rest = nn.functional.normalize(other - (other * unit).sum(1, keepdim=True) * unit)
+    return (correlation[:, None] * unit + (1 - correlation.square()).sqrt()[:, None] * rest).view_as(x)
+
+
+def test_a_proof_counts_for_the_sample_it_shows_only() -> None:
+    """Every sample has a nearest candidate; it must be the sample, not merely the nearest, and have the proof."""
+    x = images(6, seed=0)
+    correlation = torch.tensor([0.5, 0.85, 0.95, 1.0, 1.0, -1.0])
+    proven = torch.tensor([True, True, True, True, False, True])
+    expected = [False, False, True, True, False, False]
+    assert audit_of_proofs(x, correlated(x, correlation), proven) == expected
+    assert audit_of_proofs(x, x[:1], proven[:1]) == [True] + [False] * 5  # the nearest of all six
+    assert audit_of_proofs(x, x, torch.zeros(6, dtype=torch.bool)) == [False] * 6
 
 
 # Calibration -----------------------------------------------------------------------------------------------

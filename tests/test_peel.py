@@ -1,33 +1,60 @@
 """Exact recovery from the weights before and after training: every proof is right, and nothing else is proven."""
 
+import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.peel import (
-    PeelSettings,
+    AGREE,
+    Change,
+    Peel,
+    _regress,
+    add_proven,
+    consistent,
     drop_mixtures,
     find_columns,
     fit_columns,
+    judge,
+    level,
+    loose_components,
     num_zeros,
+    others_in,
     peel,
     proof_bar,
     purify,
     read_change,
     sharpen,
 )
-from unfit.attacker.candidates import load_candidates, save_candidates
+from unfit.attacker.candidates import Part, load_candidates, save_candidates
 from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.audit import audit
-from unfit.auditor.report.page import page
+from unfit.auditor.request import Policy
 from unfit.auditor.samples import Samples, draw, draw_unseen
 from unfit.auditor.sources import read_source
 from unfit.base.nets import initialise, parse_architecture
 from unfit.base.target import Target
 from unfit.lab.fit import FitSettings, fit
+
+
+def peeled(change: Change, rounds: int = 60) -> Part | None:
+    return peel(change, Peel(rounds=rounds))
+
+
+def proven_columns(change: Change, rounds: int, bar: float | None = None) -> Tensor:
+    """The columns that so many rounds prove, before any picture is judged: (k, w)."""
+    settings, known = Peel(), change.rows.new_zeros(0, len(change.rows))
+    bar = proof_bar(change, settings) if bar is None else bar
+    for turn in range(rounds):
+        x = loose_components(change, known, turn, settings)
+        found = find_columns(change, torch.cat([x, -x]), settings.column_iterations)
+        known = drop_mixtures(add_proven(change, known, found, bar))
+    return known
 
 
 @cache
@@ -50,6 +77,14 @@ def errors(found: Tensor, members: Samples) -> tuple[Tensor, Tensor]:
     x = members.centred(members.mean).x.flatten(1)
     nearest = (torch.cdist(found.flatten(1), x) / x.norm(dim=1)).min(1)
     return nearest.values, nearest.indices
+
+
+def change_of(name: str, text: str, n: int, classes: str | None = None) -> tuple[Change, Samples]:
+    target, start, members, _ = trained(name, text, n, classes)
+    change = read_change(read_mixtures(target, start))
+    assert change is not None
+    assert change.n == n
+    return change, members
 
 
 @pytest.mark.parametrize(
@@ -76,10 +111,21 @@ def test_ten_classes_come_back_too():
     assert torch.equal(found.label[found.proven], members.y[which])
 
 
-def test_what_is_proven_with_too_many_samples_for_the_width_is_still_right():
-    target, start, members, _ = trained("mnist5k", "100-50", 30)
-    part = peel(read_change(read_mixtures(target, start)), PeelSettings(rounds=3))
-    assert part is None or errors(part.x, members)[0].max() < 0.3
+def test_what_is_proven_of_too_many_samples_for_the_width_is_right():
+    """Not all columns are found: the traces of the others are taken out of the pictures by the gates."""
+    change, members = change_of("mnist5k", "200-50", 30)
+    part = peeled(change, rounds=3)
+    assert part is not None
+    distance, which = errors(part.x, members)
+    assert 8 <= len(part.x) < 30
+    assert distance.max() < 0.3
+    assert len(which.unique()) == len(which)
+    assert torch.equal(part.label, members.y[which])
+
+
+def test_far_too_many_samples_for_the_width_prove_nothing():
+    change, _ = change_of("mnist5k", "100-50", 30)
+    assert peeled(change, rounds=3) is None
 
 
 def test_nothing_is_proven_without_the_right_start():
@@ -96,7 +142,7 @@ def test_nothing_is_proven_when_the_gates_belong_to_other_neurons():
     change = read_change(read_mixtures(target, start))
     order = torch.randperm(len(change.rows), generator=torch.Generator().manual_seed(1))
     shuffled = type(change)(change.rows[order], change.space[order], change.shape, change.start, change.end)
-    part = peel(shuffled, PeelSettings(rounds=3))
+    part = peel(shuffled, Peel(rounds=3))
     assert part is None
 
 
@@ -106,7 +152,7 @@ def test_the_bar_lies_above_chance_and_below_the_truth():
     x = members.centred(members.mean).x.flatten(1)
     zeros = num_zeros(find_columns(change, x, 20))
     assert change.n == 20
-    assert 20 < proof_bar(change, PeelSettings()) < zeros.min()
+    assert 20 < proof_bar(change, Peel()) < zeros.min()
 
 
 @pytest.fixture
@@ -149,16 +195,243 @@ def test_a_mixture_of_two_alike_columns_is_no_proof(planted):
     assert not torch.isclose(kept, mixture).all(1).any()
 
 
+# False proofs ----------------------------------------------------------------------------------------------
+
+
+def true_columns(change: Change, members: Samples) -> Tensor:
+    """α of every training sample, by least squares from the samples themselves: (n, w)."""
+    x = members.centred(members.mean).x.flatten(1).double()
+    return torch.linalg.lstsq(with_one(x).T, change.rows.T).solution
+
+
+def with_one(x: Tensor) -> Tensor:
+    """From x to [x; 1]."""
+    return torch.cat([x, torch.ones(len(x), 1).to(x)], 1)
+
+
+def with_gates_of_other_neurons(change: Change) -> Change:
+    order = torch.randperm(len(change.rows), generator=torch.Generator().manual_seed(1))
+    return replace(change, rows=change.rows[order], space=change.space[order])
+
+
+def with_gates_of_another_net(change: Change, other: Target) -> Change:
+    mixtures = read_mixtures(other)
+    return replace(change, start=[mixtures.gates, *mixtures.later], end=[mixtures.gates, *mixtures.later])
+
+
+def another_start(target: Target) -> Target:
+    return replace(target, weights=dict(initialise(target.architecture, None, 5).state_dict()))
+
+
+@pytest.mark.parametrize(
+    ("text", "classes", "least"), [("300-50", None, 20), ("500-50", None, 40), ("500-100", "all", 35)]
+)
+def test_every_proven_column_of_sixty_samples_is_that_of_one(text, classes, least):
+    """The false-proof rate, counted before any picture is judged: no column is a chance find or a mixture."""
+    change, members = change_of("mnist5k", text, 60, classes)
+    found = F.normalize(proven_columns(change, 3), dim=1)
+    cosine, which = (found @ F.normalize(true_columns(change, members), dim=1).T).abs().max(1)
+    assert len(found) >= least
+    assert cosine.min() > 0.99
+    assert len(which.unique()) == len(which)
+
+
+@pytest.mark.parametrize(("text", "classes"), [("500-50", None), ("500-100", "all")])
+def test_sixty_samples_come_back_and_every_proof_is_right(text, classes):
+    change, members = change_of("mnist5k", text, 60, classes)
+    part = peeled(change)
+    assert part is not None
+    distance, which = errors(part.x, members)
+    assert part.proven.all()
+    assert len(part.x) >= 57
+    assert distance.max() < 0.15
+    assert (distance < 0.05).double().mean() > 0.9
+    assert len(which.unique()) == len(which)
+    assert torch.equal(part.label, members.y[which])
+
+
+@pytest.mark.parametrize("control", ["other neurons", "another net"])
+def test_nothing_of_sixty_samples_is_proven_with_wrong_gates(control):
+    """The change is the right one, with all its zeros; only the gates are not its own."""
+    change, _ = change_of("mnist5k", "500-50", 60)
+    other = another_start(trained("mnist5k", "500-50", 60)[0])
+    neurons = control == "other neurons"
+    wrong = with_gates_of_other_neurons(change) if neurons else with_gates_of_another_net(change, other)
+    assert not len(proven_columns(wrong, 3))
+
+
+def test_sixty_samples_are_not_even_counted_with_another_start():
+    target, _, _, _ = trained("mnist5k", "500-50", 60)
+    assert read_change(read_mixtures(target, another_start(target))) is None
+
+
+# Pictures of columns ---------------------------------------------------------------------------------------
+
+
+def planted_change(n: int, w: int, d: int = 60, seed: int = 0, bias: float = 0.0) -> tuple[Change, Tensor, Tensor]:
+    """A change, its columns (n, w) and its samples (n, d); a column is zero just where its gate was never on.
+
+    Columns have a part in common, as those of one class have: a missing one leaves traces in all pictures.
+    """
+    random = torch.Generator().manual_seed(seed)
+
+    def draw_normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    x, before = with_one(draw_normal(n, d)), draw_normal(w, d + 1) / math.sqrt(d)
+    before[:, -1] += bias
+    signal = 0.2 * (draw_normal(w) + draw_normal(n, w)) / math.sqrt(n * d)
+    on = now = x @ before.T > 0
+    while not torch.equal(on, now) or on is now:
+        on, now = now, now | (x @ (before + (signal * now).T @ x).T > 0)
+    columns = signal * on
+    rows = columns.T @ x
+    start, end = ([(layer[:, :-1].float(), layer[:, -1].float())] for layer in (before, before + rows))
+    return Change(rows, torch.linalg.qr(columns.T)[0], (d,), start, end), columns, x[:, :-1].float()
+
+
+def chance_column(change: Change, seed: int) -> Tensor:
+    """The vector of the column space that vanishes on n − 1 neurons drawn at random: there always is one."""
+    drawn = torch.randperm(len(change.rows), generator=torch.Generator().manual_seed(seed))[: change.n - 1]
+    return change.space @ torch.linalg.svd(change.space[drawn])[2][-1]
+
+
+def relative(found: Tensor, x: Tensor) -> Tensor:
+    return (found - x).norm(dim=1) / x.norm(dim=1)
+
+
+def alternately_signed(columns: Tensor) -> Tensor:
+    return columns * (1 - 2 * (torch.arange(len(columns)) % 2))[:, None]
+
+
+def test_the_regression_finds_what_turns_the_gates():
+    """Answers are by the larger of the sums before and after: neither alone would do."""
+    random = torch.Generator().manual_seed(0)
+    shapes = ((2, 2000), (2, 4, 2000), (4,))
+    own, features, c = (torch.randn(*shape, generator=random, dtype=torch.float64) for shape in shapes)
+    sums = own - torch.einsum("r,trw->tw", c, features)
+    found = _regress(own, features, (sums.max(0).values > 0).double())
+    assert (found - c).norm() < 0.1 * c.norm()
+    for alone in (own[:1], features[:1]), (own[1:], features[1:]):
+        worse = _regress(*alone, (sums.max(0).values > 0).double())
+        assert (worse - c).norm() > 0.2 * c.norm()
+
+
+def test_the_regression_finds_nothing_where_nothing_is_left():
+    random = torch.Generator().manual_seed(1)
+    own, features = (torch.randn(*shape, generator=random).double() for shape in ((2, 2000), (2, 4, 2000)))
+    assert _regress(own, features, (own.max(0).values > 0).double()).norm() < 0.05
+
+
+def test_the_traces_of_missing_samples_are_found_by_the_gates():
+    change, columns, samples = planted_change(n=20, w=400)
+    known, missing, x = columns[:12], columns[12:], with_one(samples.double())
+    c = torch.linalg.lstsq(known.T, missing.T).solution  # (12, 8)
+    mixed = torch.linalg.lstsq(known.T, change.rows).solution
+    traces = c @ x[12:]
+    torch.testing.assert_close(mixed, x[:12] + traces)
+    even = torch.arange(400) % 2 == 0
+    found = others_in(mixed, change, known, [torch.ones_like(even), even, ~even])
+    for guess in found:
+        assert relative(guess, traces).mean() < 0.4
+        coefficients = torch.linalg.lstsq(x[12:].T, guess.T).solution
+        torch.testing.assert_close(coefficients.T @ x[12:], guess)  # a mixture of these and nothing else
+    both, one, other = found
+    assert not torch.isclose(one, other, rtol=0.01).all(1).any()  # each by neurons of its own
+    assert relative(both, traces).mean() < min(relative(one, traces).mean(), relative(other, traces).mean())
+
+
+@pytest.mark.parametrize("num_known", [20, 18, 10])
+def test_pictures_are_the_samples_with_either_sign_of_their_columns(num_known):
+    change, columns, samples = planted_change(n=20, w=400)
+    x = samples[:num_known]
+    known = alternately_signed(columns[:num_known])
+    pictures, agreement = judge(change, known)
+    assert relative(pictures, x).max() < (0.15 if num_known < 20 else 1e-5)
+    assert agreement.min() > AGREE
+    mixed = torch.linalg.lstsq(known.T, change.rows).solution
+    if num_known < 20:
+        assert relative(pictures, x).mean() < relative((mixed[:, :-1] / mixed[:, -1:]).float(), x).mean() / 3
+
+
+def test_no_columns_have_no_pictures():
+    change, columns, _ = planted_change(n=20, w=400)
+    pictures, agreement = judge(change, columns[:0])
+    assert (pictures.shape, agreement.shape) == ((0, 60), (0,))
+
+
+@pytest.mark.parametrize("num_known", [20, 10])
+def test_a_wrong_column_does_not_agree_with_its_picture(num_known):
+    """Its zeros are at neurons of no sample, so to be off there is a coin toss."""
+    change, columns, _ = planted_change(n=20, w=400)
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(3))
+    for wrong in (columns[0, order], chance_column(change, 0)):
+        _, agreement = judge(change, torch.cat([columns[1:num_known], wrong[None]]))
+        assert agreement[-1] < 0.7
+
+
+def test_a_half_of_the_neurons_is_not_judged_by_itself():
+    """With nearly as many missing samples as neurons a regression fits its own answers, right or wrong.
+
+    The biases make most neurons of any picture on, so that a fit cannot turn all gates about.
+    """
+    change, columns, _ = planted_change(n=60, w=200, d=100, bias=1.0)
+    random = torch.Generator().manual_seed(4)
+    wrong = torch.stack([column[torch.randperm(200, generator=random)] for column in columns[:4]])
+    _, agreement = judge(change, wrong)
+    assert agreement.max() < 0.6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_a_wrong_column_among_nearly_all_is_dropped(seed):
+    """It stands where the column stood that it holds most of, and spoils the pictures of nearly all others."""
+    change, columns, samples = planted_change(n=20, w=300, seed=seed)
+    wrong = chance_column(change, seed)
+    place = int(torch.linalg.lstsq(columns.T, wrong[:, None]).solution.abs().argmax())
+    known = level(torch.cat([columns[:place], wrong[None], columns[place + 1 :]]))
+    spoilt, agreement = judge(change, known)
+    assert (relative(spoilt, samples) > 0.2).double().mean() > 0.6
+    assert agreement.median() < AGREE
+    kept, pictures, agreement = consistent(change, known)
+    which = (known @ kept.T).argmax(0)
+    assert torch.equal(known[which], kept)
+    assert len(kept) == 17
+    assert place not in which
+    assert relative(pictures, samples[which]).max() < 0.25
+    assert agreement.median() > AGREE
+
+
+def test_right_columns_are_all_kept():
+    change, columns, samples = planted_change(n=20, w=300)
+    kept, pictures, agreement = consistent(change, columns)
+    assert torch.equal(kept, columns)
+    assert relative(pictures, samples).max() < 1e-5
+    assert agreement.min() > AGREE
+
+
+def test_nothing_is_dropped_while_many_are_missing():
+    """Pictures disagree because of the missing samples too: that would throw right columns away."""
+    change, columns, _ = planted_change(n=20, w=300)
+    wrong = torch.stack([chance_column(change, seed) for seed in range(6)])
+    known = level(torch.cat([columns[:10], wrong]))
+    kept, _, agreement = consistent(change, known)
+    assert agreement.median() < AGREE
+    assert torch.equal(kept, known)
+
+
+# Evidence --------------------------------------------------------------------------------------------------
+
+
 def test_the_audit_and_its_page_say_what_is_proven():
     target, start, members, unseen = trained("faces", "400-100", 10)
-    done = audit(target, members, unseen, method="unmix", base=start, window=3)
+    done = audit(target, members, unseen, attack="unmix", base=start, policy=Policy(window=3))
     assert done.record.num_proven == 10
     assert done.record.estimated_num_samples == 10
     assert all(sample.proven for sample in done.record.samples)
-    text = page(done)
+    text = done.to_html()
     assert "Proven" in text
     assert "certificate" in text
-    plain = audit(target, members, unseen, method="weights", window=3)
+    plain = audit(target, members, unseen, attack="weights", policy=Policy(window=3))
     assert plain.record.num_proven == 0
     assert not any(sample.proven for sample in plain.record.samples)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unfit.attacker.attacks import attack
-from unfit.attacker.attacks.unmix import UnmixSettings, unmix
-from unfit.attacker.candidates import Candidates, Part, load_candidates, pool, save_candidates
+from unfit.attacker.attacks.unmix import Unmix
+from unfit.attacker.candidates import TENSORS, Candidates, Part, load_candidates, pool, save_candidates
 from unfit.attacker.ica import edge_groups, separate
 from unfit.attacker.mixtures import CANDIDATE_STD
 from unfit.attacker.span import noise_level, read_span, visible_num_samples
@@ -123,7 +125,7 @@ def test_the_number_of_centred_samples_is_read_off_exactly(n, bias, w):
     found = read_span(weight)
     assert (found.ends, found.rank) == (True, n - 1)
     assert visible_num_samples(found, weight, column) == n
-    assert unmix(target, settings=UnmixSettings(ranks=())).facts["estimated_num_samples"] == n
+    assert attack(target, Unmix(ranks=())).facts["estimated_num_samples"] == n
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])
@@ -171,7 +173,7 @@ def untrained(init: float | None, seed: int, text: str = "200-50") -> Target:
 @pytest.mark.parametrize("init", [1e-4, None])
 @pytest.mark.parametrize("seed", range(6))
 def test_an_untrained_net_gives_nothing(init, seed):
-    found = unmix(untrained(init, seed))
+    found = attack(untrained(init, seed), "unmix")
     assert found.facts["rank"] <= 1
     assert found.facts["estimated_num_samples"] is None
     assert (len(found), tuple(found.x.shape)) == (0, (0, 1, 25, 25))
@@ -191,8 +193,8 @@ def test_white_noise_of_any_shape_has_no_directions():
 
 def test_a_net_that_has_not_moved_from_its_base_gives_nothing():
     start = untrained(None, 0)
-    assert len(unmix(start, start)) == 0
-    assert len(unmix(start, untrained(None, 1))) == 0  # nor does the difference of two untrained ones
+    assert len(attack(start, "unmix", start)) == 0
+    assert len(attack(start, "unmix", untrained(None, 1))) == 0  # nor does the difference of two untrained ones
 
 
 # Planted samples -------------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def test_a_net_that_has_not_moved_from_its_base_gives_nothing():
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_planted_faces_come_back(run, noise):
     x = faces(12)
-    found = unmix(mixed(x, noise=noise), settings=UnmixSettings(runs=(run,)))
+    found = attack(mixed(x, noise=noise), Unmix(runs=(run,)))
     best = correlations(found.x, x).abs().amax(0)
     assert (best > 0.9).sum() >= 10
     assert correlations(found.x, faces(40, seed=1)[-20:]).abs().amax(0).median() < 0.8  # those that were not in it
@@ -212,7 +214,7 @@ def test_planted_faces_come_back(run, noise):
 def test_planted_sparse_vectors_come_back(run):
     laplace = np.random.default_rng(0).laplace(size=(12, 600))
     x = torch.from_numpy(laplace)
-    found = unmix(mixed(x, noise=1e-2), settings=UnmixSettings(runs=(run,)))
+    found = attack(mixed(x, noise=1e-2), Unmix(runs=(run,)))
     assert found.x.shape[1:] == (600,)
     assert (correlations(found.x, x).abs().amax(0) > 0.9).sum() >= 11
 
@@ -223,16 +225,16 @@ def test_a_base_is_taken_off():
     change = mixed(x).weights
     weights = {name: value + 0.01 * change[name] for name, value in start.weights.items()}
     trained = Target(start.architecture, weights)
-    with_base = unmix(trained, start)
+    with_base = attack(trained, "unmix", start)
     assert (correlations(with_base.x, x).abs().amax(0) > 0.9).sum() >= 10
     assert with_base.attack["base"] is True
-    without = unmix(trained)
+    without = attack(trained, "unmix")
     assert without.attack["base"] is False
     assert len(without) == 0 or (correlations(without.x, x).abs().amax(0) > 0.9).sum() <= 3
 
 
 def test_both_signs_are_there_at_the_scale_of_images():
-    found = unmix(mixed(faces(12)), settings=UnmixSettings(ranks=(1.0,), runs=(("root", True),)))
+    found = attack(mixed(faces(12)), Unmix(ranks=(1.0,), runs=(("root", True),)))
     half = len(found) // 2
     assert half == found.facts["rank"]
     assert torch.equal(found.x[:half], -found.x[half:])
@@ -242,20 +244,20 @@ def test_both_signs_are_there_at_the_scale_of_images():
 def test_candidates_depend_on_the_seed_alone():
     target = mixed(faces(12), noise=1e-3)
     torch.manual_seed(5)
-    first, state = unmix(target, settings=UnmixSettings(seed=7)), torch.get_rng_state()
+    first, state = attack(target, Unmix(seed=7)), torch.get_rng_state()
     torch.manual_seed(6)
-    again, other = (unmix(target, settings=UnmixSettings(seed=seed)) for seed in (7, 8))
+    again, other = (attack(target, Unmix(seed=seed)) for seed in (7, 8))
     assert torch.equal(first.x, again.x)
     assert not torch.equal(first.x, other.x)
     torch.manual_seed(5)
     assert torch.equal(torch.get_rng_state(), state)  # no global random numbers were used
-    assert torch.equal(attack(target, "unmix", seed=7).x, first.x)
+    assert torch.equal(attack(target, Unmix(seed=7)).x, first.x)
 
 
 def test_every_run_is_named_and_counted():
-    settings = UnmixSettings(ranks=(0.5, 1.0), runs=(("root", True), ("log", True), ("root", False)), seed=3)
+    settings = Unmix(ranks=(0.5, 1.0), runs=(("root", True), ("log", True), ("root", False)), seed=3)
     told: list[tuple[float, str]] = []
-    found = unmix(mixed(faces(12)), None, settings, lambda fraction, words: told.append((fraction, words)))
+    found = attack(mixed(faces(12)), settings, None, lambda fraction, words: told.append((fraction, words)))
     expected = [
         f"unmix: rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
         for rank in (6, 12)
@@ -275,7 +277,7 @@ def test_every_run_is_named_and_counted():
 def test_degenerate_samples_give_finite_candidates(flat):
     x = faces(6)
     x = torch.cat([x, torch.full_like(x[:1], 0.5) if flat == "a constant image" else x[:1]])
-    found = unmix(mixed(x, noise=1e-4))
+    found = attack(mixed(x, noise=1e-4), "unmix")
     assert found.x.isfinite().all()
     assert (correlations(found.x, x[:6]).abs().amax(0) > 0.9).sum() >= 4
 
@@ -317,7 +319,7 @@ def trained_on_faces(text: str, n: int) -> tuple[Target, Target, Tensor, Tensor]
 @pytest.mark.parametrize("with_base", [True, False])
 def test_faces_come_back_from_a_net_that_was_trained_on_them(with_base):
     target, start, members, unseen = trained_on_faces("200-100", 10)
-    found = unmix(target, start if with_base else None)
+    found = attack(target, "unmix", start if with_base else None)
     assert (correlations(found.x, members).abs().amax(0) > 0.8).sum() >= 6
     assert (correlations(found.x, unseen).abs().amax(0) > 0.8).sum() == 0
     assert found.facts["estimated_num_samples"] == (10 if with_base else None)
@@ -327,14 +329,14 @@ def test_faces_come_back_from_a_net_that_was_trained_on_them(with_base):
 @pytest.mark.parametrize(("text", "n"), [("200-100", 10), ("300", 20)])
 def test_the_number_of_samples_of_a_trained_net_is_right_or_not_told(text, n, with_base):
     target, start, _, _ = trained_on_faces(text, n)
-    found = unmix(target, start if with_base else None, UnmixSettings(ranks=()))
+    found = attack(target, Unmix(ranks=()), start if with_base else None)
     assert found.facts["estimated_num_samples"] in (n, None)
 
 
 def test_with_its_base_a_net_of_one_hidden_layer_gives_its_faces_away():
     """Its spectrum falls steeply after few directions, but the others are there."""
     target, start, members, unseen = trained_on_faces("300", 20)
-    found = unmix(target, start)
+    found = attack(target, "unmix", start)
     assert (correlations(found.x, members).abs().amax(0) > 0.8).double().mean() > 0.6
     assert (correlations(found.x, unseen).abs().amax(0) > 0.8).double().mean() < 0.15
 
@@ -365,13 +367,13 @@ def test_candidates_come_back(tmp_path):
     before = some_candidates()
     save_candidates(before, tmp_path / "c.safetensors")
     after = load_candidates(tmp_path / "c.safetensors")
-    for name in ("x", "origin", "label", "multiplier"):
+    for name in TENSORS:
         assert torch.equal(getattr(after, name), getattr(before, name))
     assert (after.origins, after.attack, after.facts) == (before.origins, before.attack, before.facts)
 
 
 def test_no_candidates_come_back_too(tmp_path):
-    before = unmix(untrained(1e-4, 0))
+    before = attack(untrained(1e-4, 0), "unmix")
     save_candidates(before, tmp_path / "c.safetensors")
     after = load_candidates(tmp_path / "c.safetensors")
     assert (tuple(after.x.shape), after.origins) == ((0, 1, 25, 25), before.origins)
@@ -388,39 +390,79 @@ def test_candidates_cut_short_at_any_length_are_refused(tmp_path):
             load_candidates(path)
 
 
-ABOUT: dict[str, Any] = {"origins": ["a"], "attack": {}, "facts": {}}
-TENSORS = {
-    "x": torch.zeros(2, 3),
-    "origin": torch.zeros(2, dtype=torch.int64),
-    "label": torch.zeros(2, dtype=torch.int64),
-    "multiplier": torch.zeros(2),
-}
+Defect = Callable[[dict[str, Tensor], dict[str, Any]], object]
+
+
+def write_with(defect: Defect, path: Path) -> None:
+    """A file of candidates that is whole but for one defect, which changes the tensors or the description."""
+    found = some_candidates()
+    tensors = {name: getattr(found, name) for name in TENSORS}
+    about = {"origins": list(found.origins), "attack": found.attack, "facts": found.facts}
+    defect(tensors, about)
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path, {"unfit": json.dumps(about)})
+
+
+def cut(name: str) -> Defect:
+    return lambda tensors, _: tensors.update({name: tensors[name][:-1]})
+
+
+def put(name: str, value: float) -> Defect:
+    """In the last place of the tensor."""
+    return lambda tensors, _: tensors.update({name: tensors[name].clone().index_fill_(0, torch.tensor(4), value)})
+
+
+def test_a_file_without_defects_is_read(tmp_path):
+    write_with(lambda tensors, about: None, tmp_path / "c.safetensors")
+    assert torch.equal(load_candidates(tmp_path / "c.safetensors").x, some_candidates().x)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize(
+    ("defect", "says"),
+    [(cut, "do not fit together"), (lambda name: lambda tensors, _: tensors.pop(name), "tensor {name}")],
+    ids=["one is missing", "all are missing"],
+)
+def test_every_tensor_of_candidates_must_be_whole(tmp_path, name, defect, says):
+    write_with(defect(name), tmp_path / "c.safetensors")
+    with pytest.raises(UnfitError, match=rf"c\.safetensors: not a file of candidates .*{says.format(name=name)}"):
+        load_candidates(tmp_path / "c.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("tensors", "metadata"),
+    ("defect", "says"),
     [
-        pytest.param(TENSORS, None, id="no description"),
-        pytest.param(TENSORS, {"other": "{}"}, id="another's description"),
-        pytest.param(TENSORS, {"unfit": "{"}, id="not JSON"),
-        pytest.param(TENSORS, {"unfit": "[]"}, id="not an object"),
-        pytest.param(TENSORS, {"unfit": json.dumps({"origins": ["a"]})}, id="half a description"),
-        pytest.param({"x": TENSORS["x"]}, {"unfit": json.dumps(ABOUT)}, id="no origins"),
-        pytest.param({"w": TENSORS["x"]}, {"unfit": json.dumps(ABOUT)}, id="other tensors"),
-        pytest.param(
-            {**TENSORS, "origin": torch.zeros(3, dtype=torch.int64)}, {"unfit": json.dumps(ABOUT)}, id="3 to 2"
-        ),
-        pytest.param(
-            {**TENSORS, "origin": torch.tensor([0, 1])}, {"unfit": json.dumps(ABOUT)}, id="no such origin"
-        ),
-        pytest.param(
-            {**TENSORS, "x": torch.full((2, 3), torch.nan)}, {"unfit": json.dumps(ABOUT)}, id="not finite"
-        ),
+        pytest.param(put("origin", 3), "origins do not fit", id="an origin too many"),
+        pytest.param(put("origin", -1), "origins do not fit", id="an origin below zero"),
+        pytest.param(lambda _, about: about["origins"].pop(), "origins do not fit", id="an origin has no name"),
+        pytest.param(put("x", torch.nan), "not finite", id="x is NaN"),
+        pytest.param(put("x", -torch.inf), "not finite", id="x is infinite"),
+        pytest.param(put("multiplier", torch.inf), "not finite", id="a multiplier is infinite"),
+        pytest.param(put("confidence", torch.nan), "not finite", id="a confidence is NaN"),
+        pytest.param(lambda _, about: about.pop("origins"), "'origins'", id="no origins"),
+        pytest.param(lambda _, about: about.pop("attack"), "'attack'", id="no attack"),
+        pytest.param(lambda _, about: about.pop("facts"), "'facts'", id="no facts"),
     ],
 )
-def test_files_that_hold_no_candidates_are_refused(tmp_path, tensors, metadata):
-    save_file(tensors, tmp_path / "c.safetensors", metadata=metadata)
-    with pytest.raises(UnfitError, match=r"c.safetensors: not a file of candidates"):
+def test_candidates_with_one_defect_are_refused_for_it(tmp_path, defect, says):
+    write_with(defect, tmp_path / "c.safetensors")
+    with pytest.raises(UnfitError, match=rf"c\.safetensors: not a file of candidates .*{says}.*; make one with"):
+        load_candidates(tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        pytest.param(None, "NoneType", id="no description"),
+        pytest.param({"other": "{}"}, "'unfit'", id="another's description"),
+        pytest.param({"unfit": "{"}, "Expecting property name", id="not JSON"),
+        pytest.param({"unfit": "[]"}, "list indices", id="not an object"),
+    ],
+)
+def test_candidates_without_their_description_are_refused(tmp_path, metadata, says):
+    found = some_candidates()
+    tensors = {name: getattr(found, name).contiguous() for name in TENSORS}
+    save_file(tensors, tmp_path / "c.safetensors", metadata)
+    with pytest.raises(UnfitError, match=rf"c\.safetensors: not a file of candidates .*{says}"):
         load_candidates(tmp_path / "c.safetensors")
 
 
