@@ -27,7 +27,7 @@ from unfit import (
 from unfit.attacker.attacks import ATTACKS as KINDS
 from unfit.attacker.candidates import TENSORS, load_candidates, save_candidates
 from unfit.attacker.method import Method
-from unfit.auditor.pool import FACTS
+from unfit.auditor.pool import NEEDED_FACTS
 from unfit.base.nets import parse_architecture
 from unfit.base.progress import Report, quiet
 from unfit.lab.fit import fit
@@ -38,7 +38,7 @@ def label(kind: type[Method]) -> str:
     return " ".join(str(fields[name].default) for name in ("method", "solver") if name in fields)
 
 
-# A new attack is in this list by itself. It is run with its defaults, unless `SHORT` makes it shorter. Peel proves,
+# A new attack is in this list by itself, with its defaults unless `SHORT` makes it shorter. Peel proves,
 # for which it needs a base: test_peel.py.
 ATTACKS = {label(kind): kind for kind in KINDS if kind is not Peel}
 SHORT: dict[str, dict[str, Any]] = {
@@ -138,7 +138,7 @@ def test_an_attack_says_what_it_did_and_what_the_weights_told_it(name, kind):
     assert found.attack["method"] == name.split()[0]
     assert (found.attack["seed"], found.attack["base"]) == (0, False)
     assert isinstance(found.attack["settings"], dict)
-    assert not FACTS - found.facts.keys()
+    assert not NEEDED_FACTS - found.facts.keys()
     assert found.facts["target"] == case.target.sha256
     assert found.facts["status"] == "finished"
     assert found.facts["spectrum"] == sorted(found.facts["spectrum"], reverse=True)
