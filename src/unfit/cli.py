@@ -28,6 +28,7 @@ from unfit.attacker.sweep.run import sweep as run_sweep
 from unfit.attacker.sweep.trials import Sampler
 from unfit.auditor.audit import Audit, load_audit, load_record
 from unfit.auditor.compare import compare
+from unfit.auditor.grades import Grade
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
@@ -199,9 +200,12 @@ DEFAULT_POLICY = Policy()
 class PolicyOptions:
     """What a model must meet to pass."""
 
-    max_recovered: Annotated[int, typer.Option(min=0, help="More recovered samples are a leak.")] = (
-        DEFAULT_POLICY.max_recovered
-    )
+    fail_on: Annotated[
+        Grade, typer.Option(help="The grade that counts: samples of it or of a better one may make a leak.")
+    ] = DEFAULT_POLICY.fail_on
+    max_recovered: Annotated[
+        int, typer.Option(min=0, help="More samples of that grade, beyond what chance gives, are a leak.")
+    ] = DEFAULT_POLICY.max_recovered
     min_budget: Annotated[
         float | None,
         typer.Option(
@@ -640,11 +644,21 @@ def _range(interval: tuple[float, float]) -> str:
 def _say(result: Audit, folder: Path) -> None:
     record = result.record
     out.print(f"{record.verdict}: {'; '.join(record.reasons)}")
+    n, num_unseen = record.num_samples, record.num_unseen
     out.print(
-        f"recovered {record.num_recovered} of {record.num_samples} "
+        f"exact {record.num_proven} of {n}; recognisable {record.num_recognisable} of {n}, "
+        f"{record.num_recognisable_unseen} of {num_unseen} unseen (similarity above {record.recognisable:.2f})"
+    )
+    out.print(
+        f"recovered {record.num_recovered} of {n}, a trace or more "
         f"({_range(record.recovered_interval)} with 95% confidence), "
-        f"{record.num_recovered_unseen} of {record.num_unseen} unseen (similarity above {record.threshold:.2f}), "
+        f"{record.num_recovered_unseen} of {num_unseen} unseen (similarity above {record.threshold:.2f}), "
         f"good {record.num_good} (unseen {record.num_good_unseen}), attack {record.seconds['attack']:.1f} s"
+    )
+    oracle = record.oracle
+    out.print(
+        f"oracle: the weights react to {oracle.num_held} of {oracle.num_asked} more than to unseen samples "
+        f"(p = {oracle.p_value:.1g})"
     )
     if record.sweep:
         states = ", ".join(f"{num} {state}" for state, num in record.sweep.num_trials.items())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.span import Span, read_span, visible_num_samples
+from unfit.base.errors import UnfitError
 from unfit.base.nets import device, layers_of
 from unfit.base.target import Target
 
@@ -77,6 +78,18 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
         shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
     limits = (0.0, torch.inf) if conv is not None else target.input_range
     return Mixtures(target, base, weight, bias, shape, conv, dense[1:], dense[0], limits, start)
+
+
+def check_base(mixtures: Mixtures) -> None:
+    """Refuse a base that training did not start from: subtracting it must leave less noise than there was."""
+    if mixtures.start is None or mixtures.span.ends:
+        return
+    left, before = mixtures.span.noise, read_span(mixtures.gates[0]).noise
+    if left >= before:
+        raise UnfitError(
+            f"the `base` does not fit: the first layer less that of the base has more noise ({left:.2g}) than the "
+            f"layer itself ({before:.2g}), so training did not start there; give the right base, or none"
+        )
 
 
 def _layers(target: Target) -> tuple[nn.Conv2d | None, list[tuple[Tensor, Tensor | None]]]:

@@ -20,18 +20,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unfit.attacker.attacks import as_attack, check_attack
+from unfit.attacker.attacks.unmix import tellable
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method, gather
+from unfit.attacker.mixtures import check_base
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.calibration import calibrate, chance, interval
 from unfit.auditor.case import Case, case_of
+from unfit.auditor.grades import count, grade, recognisable_line
 from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, ncc, nearest, psnr
+from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, attack_pool, given_pool, sweep_record
 from unfit.auditor.record import (
     SCHEMA_VERSION,
     Baseline,
     Control,
     Hashes,
+    OracleRecord,
     Point,
     Rate,
     Record,
@@ -45,7 +50,7 @@ from unfit.auditor.report.notebook import picture
 from unfit.auditor.report.page import page
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.auditor.verdict import EXIT_CODES, Effort, Found, decide
+from unfit.auditor.verdict import EXIT_CODES, Effort, Found, Sight, decide
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import as_json, new_file, read_as, read_json, write_json
 from unfit.base.progress import Report, quiet, split
@@ -53,6 +58,7 @@ from unfit.base.target import Target
 
 SAME_SAMPLE = 0.9  # correlation above which a proven candidate is taken to be this sample
 RATES = (0.01, 0.001)  # false-positive rates that are reported where there are enough unseen samples
+DIRECTIONS_SHARED = 4  # samples for each direction above the noise; with more, only what many share stands out
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
@@ -75,8 +81,13 @@ class Audit:
 
     @property
     def recovered(self) -> list[int | str]:
-        """The indices of the recovered samples; in a redacted audit their hashes."""
+        """The indices of the samples that left a trace or more; in a redacted audit their hashes."""
         return [sample.index for sample in self.record.samples if sample.recovered]
+
+    @property
+    def recognisable(self) -> list[int | str]:
+        """The indices of the samples that came back recognisably or exactly."""
+        return [sample.index for sample in self.record.samples if sample.grade in ("recognisable", "exact")]
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The content of `audit.json`, also written to `path` if one is given."""
@@ -164,6 +175,7 @@ def find_candidates(
 def try_attack(case: Case, attack: Method, progress: Report = quiet) -> Candidates:
     """The attack's candidates; none, and why, where it does not cover this net."""
     check_attack(attack, case.target, case.base)
+    check_base(case.mixtures)
     try:
         return attack.run(case.mixtures, progress)
     except NotApplicableError as error:
@@ -187,30 +199,32 @@ def evidence(
         for samples, report in zip((case.private, case.unseen), split(progress, (1, 1)), strict=True)
     )
     output, unseen_output = case.outputs()
+    oracle = consult(case, policy.window)
     rate = _rate(matches.similarity, control.similarity, policy.fpr)
-    samples = _samples(case, pool, matches, output, rate.threshold)
+    line = recognisable_line(control.similarity, rate.threshold, case.private.is_image)
+    samples = _samples(case, pool, matches, oracle, output, rate.threshold, line)
     sweep = _sweep(case, pool, matches, rate.threshold, policy.window)
     seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
-    found = Found(
-        num_recovered=rate.num_recovered,
-        num_proven=sum(sample.proven for sample in samples),
-        num_samples=len(case.private),
-        num_unseen=len(case.unseen),
-        p_value=chance(rate.num_recovered, len(case.private), len(case.unseen), policy.fpr),
-    )
-    effort = Effort(pool.attack["method"], pool.facts["status"], seconds["attack"], len(pool), pool.facts["rank"])
-    verdict, reasons = decide(found, effort, policy)
+    found = _found(samples, rate, len(case.unseen))
+    effort = _effort(case, pool)
+    answer = _answer(oracle, policy.fpr)
+    verdict, reasons = decide(found, effort, Sight(answer.p_value, answer.num_held), policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
         reasons=reasons,
+        attacker=effort.attacker,
         policy=policy,
         num_candidates=len(pool),
-        num_proven=found.num_proven,
+        num_recognisable=found.num_recognisable,
+        num_recognisable_unseen=int((control.similarity > line).sum()),
+        recognisable=line,
+        num_proven=found.num_exact,
         num_proven_candidates=int((pool.proven & ~pool.copies).sum()),
         estimated_num_samples=pool.facts["estimated_num_samples"],
         similarity=_similarity(case, policy),
         p_value=found.p_value,
+        oracle=answer,
         **_counts(matches, control, rate),
         over_time=_over_time(pool, times, stage, matches, control, policy.fpr),
         controls=list(controls),
@@ -237,6 +251,8 @@ def evidence(
         "nearest_unseen": nearest(matches.centred, case.unseen.x - case.mean),
         "similarity": matches.similarity,
         "unseen_similarity": control.similarity,
+        "upper_bound": oracle.similarity,
+        "unseen_upper_bound": oracle.unseen_similarity,
         "output": output,
         "unseen_output": unseen_output,
         "spectrum": torch.tensor(pool.facts["spectrum"], dtype=torch.float64),
@@ -310,6 +326,42 @@ def _rate(own: Tensor, unseen: Tensor, fpr: float) -> Rate:
     return Rate(fpr=fpr, threshold=threshold, num_recovered=num, tpr=num / n, interval=interval(num, n))
 
 
+def _found(samples: list[SampleRecord], rate: Rate, num_unseen: int) -> Found:
+    grades = [sample.grade for sample in samples]
+    return Found(
+        num_recovered=rate.num_recovered,
+        num_recognisable=count(grades, "recognisable"),
+        num_exact=count(grades, "exact"),
+        num_samples=len(samples),
+        num_unseen=num_unseen,
+        p_value=chance(rate.num_recovered, len(samples), num_unseen, rate.fpr),
+    )
+
+
+def _effort(case: Case, pool: Pool) -> Effort:
+    """How hard was tried, by whom, and how many samples that could have told apart."""
+    facts, mixtures = pool.facts, case.mixtures
+    return Effort(
+        method=pool.attack["method"],
+        status=facts["status"],
+        seconds=facts["seconds"],
+        num_candidates=len(pool),
+        rank=facts["rank"],
+        capacity=min(DIRECTIONS_SHARED * facts["rank"], tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
+        attacker="knows the start" if pool.attack.get("base") else "blind",
+    )
+
+
+def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
+    return OracleRecord(
+        p_value=oracle.p_value(fpr),
+        num_held=oracle.num_held(fpr),
+        num_asked=len(oracle.reaction),
+        num_good=int((oracle.similarity > GOOD).sum()),
+        num_good_unseen=int((oracle.unseen_similarity > GOOD).sum()),
+    )
+
+
 def _similarity(case: Case, policy: Policy) -> Similarity:
     if case.private.is_image:
         return Similarity(name="ssim", window=policy.window, vote=case.vote)
@@ -337,7 +389,9 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in packages}
 
 
-def _samples(case: Case, pool: Pool, matches: Matches, output: Tensor, threshold: float) -> list[SampleRecord]:
+def _samples(
+    case: Case, pool: Pool, matches: Matches, oracle: Oracle, output: Tensor, threshold: float, line: float
+) -> list[SampleRecord]:
     private, pair = case.private, (matches.shown, case.private.x)
     columns = {
         "index": private.indices,
@@ -347,12 +401,17 @@ def _samples(case: Case, pool: Pool, matches: Matches, output: Tensor, threshold
         "assigned": matches.assigned,
         "ncc": ncc(*pair),
         "l2": l2(*pair),
+        "upper_bound": oracle.similarity,
         "recovered": matches.similarity > threshold,
         "proven": _proven(pool, private, case.mean, matches),
     }
     decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
     rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
-    return [SampleRecord(psnr=p, **dict(zip(columns, row, strict=True))) for p, *row in rows]
+    named = [(p, dict(zip(columns, row, strict=True))) for p, *row in rows]
+    return [
+        SampleRecord(psnr=p, grade=grade(row["similarity"], row["proven"], threshold, line), **row)
+        for p, row in named
+    ]
 
 
 def _proven(pool: Pool, private: Samples, mean: Tensor, matches: Matches) -> Tensor:

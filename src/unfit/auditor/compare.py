@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unfit.auditor.grades import GRADE_WORDS, count
 from unfit.auditor.record import Record, Verdict
 from unfit.auditor.verdict import SIGNIFICANT
 from unfit.base.errors import UnfitError
@@ -12,6 +13,7 @@ SEVERITY: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
 COMPARED = (
     "verdict",
     "num_recovered",
+    "num_recognisable",
     "num_proven",
     "num_assigned",
     "num_good",
@@ -50,11 +52,12 @@ def compare(old: Record, new: Record) -> Difference:
 
 
 def _regressions(old: Record, new: Record) -> list[str]:
-    limit, found = new.policy.max_recovered, []
+    limit, grade, found = new.policy.max_recovered, new.policy.fail_on, []
+    before, now = (count([sample.grade for sample in record.samples], grade) for record in (old, new))
     if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
-    if new.num_recovered > max(old.num_recovered, limit) and new.p_value < SIGNIFICANT:
-        found.append(f"{new.num_recovered} samples are recovered (before {old.num_recovered}, allowed {limit})")
+    if now > max(before, limit) and new.p_value < SIGNIFICANT:
+        found.append(f"{now} samples are {GRADE_WORDS[grade]} (before {before}, allowed {limit})")
     if new.num_proven > max(old.num_proven, limit):
         found.append(f"{new.num_proven} samples are proven (before {old.num_proven}, allowed {limit})")
     return found

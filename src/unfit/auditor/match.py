@@ -121,7 +121,7 @@ def match(
             distance.masked_fill_(copies, torch.inf)
         near.append(distance.topk(num_near, largest=False))
         pictures.append(voted[-1])
-        over_time.append(torch.stack([_compare(picture, x, mean, window) for picture in voted]))
+        over_time.append(torch.stack([compare(picture, x, mean, window) for picture in voted]))
     centred, similarity = torch.cat(pictures), torch.cat(over_time, 1)
     distance, candidate = (torch.cat(found) for found in zip(*near, strict=True))
     taken = assign(distance, candidate)
@@ -231,7 +231,7 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
 
 def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
     """The similarity of each sample to its assigned candidate, 0 if it has none."""
-    parts = [_compare(found[rows], samples.x[rows], mean, window) for rows in _chunks(len(samples), 1)]
+    parts = [compare(found[rows], samples.x[rows], mean, window) for rows in _chunks(len(samples), 1)]
     return torch.where(taken < 0, 0, torch.cat(parts))
 
 
@@ -240,7 +240,7 @@ def show(centred: Tensor, mean: Tensor) -> Tensor:
     return stretch(centred + mean) if centred.ndim == 4 else centred + mean
 
 
-def _compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
+def compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
     """The similarity of reconstructions to stored samples: SSIM, or relative error for vectors."""
     if x.ndim == 4:
         return ssim(show(centred, mean), x, window)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from unfit.attacker.method import Parameter, Value
+from unfit.auditor.grades import Grade
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.base.files import Strict
 
 SCHEMA_VERSION: Final = 3
 Verdict = Literal["pass", "leak", "inconclusive"]
+Attacker = Literal["blind", "knows the start", "found the start"]  # whom the verdict speaks of
 Interval = tuple[float, float]
 # the arrays beside `audit.json`, a row for each private sample, or for each unseen one
-OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "output")
-OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_output")
+OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "upper_bound", "output")
+OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_upper_bound", "unseen_output")
 
 
 class SampleRecord(Strict):
@@ -27,8 +29,10 @@ class SampleRecord(Strict):
     ncc: float
     psnr: float | None  # dB; null for vectors
     l2: float
+    upper_bound: float  # similarity with its own part in the attacked span: the oracle's
     recovered: bool
     proven: bool  # the nearest candidate has a certificate, and its correlation with the sample is above 0.9
+    grade: Grade | None
 
 
 class Similarity(Strict):
@@ -50,6 +54,16 @@ class Hashes(Strict):
     unseen: str
     base: str | None
     candidates: str | None  # those that were given; null where the audit attacked
+
+
+class OracleRecord(Strict):
+    """What the weights hold, measured with the samples in hand."""
+
+    p_value: float  # how often the weights would react so much more to the private samples by chance
+    num_held: int  # private samples they react to more than to all but a share `fpr` of the unseen ones
+    num_asked: int  # of large sets, only so many are weighed
+    num_good: int  # private samples whose part in the attacked span is good, by the papers' rule
+    num_good_unseen: int
 
 
 class Rate(Strict):
@@ -135,6 +149,7 @@ class Record(Strict):
     schema_version: Literal[3]
     verdict: Verdict
     reasons: list[str]
+    attacker: Attacker
     policy: Policy
     num_samples: int
     num_unseen: int
@@ -145,6 +160,9 @@ class Record(Strict):
     num_recovered_unseen: int
     recovered_interval: Interval
     num_recovered_high: int
+    num_recognisable: int  # recognisable or exact
+    num_recognisable_unseen: int
+    recognisable: float  # the similarity above which a sample counts as recognisable
     num_assigned: int
     num_proven: int  # samples
     num_proven_candidates: int
@@ -153,6 +171,7 @@ class Record(Strict):
     threshold: float
     fpr: float
     p_value: float
+    oracle: OracleRecord
     rates: list[Rate]
     over_time: list[Point]
     controls: list[Control]

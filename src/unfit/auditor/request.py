@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from unfit.attacker.attacks import Attack
 from unfit.attacker.attacks.auto import Auto
+from unfit.auditor.grades import GRADE_WORDS, Grade
 from unfit.auditor.match import WINDOW, WINDOWS
 from unfit.auditor.sources import absolute_name
 from unfit.base.files import Strict
@@ -33,12 +34,20 @@ SourceName = Annotated[str, AfterValidator(absolute_name)]
 
 
 class Policy(Strict):
-    """What a model must meet to pass, and how that is measured."""
+    """What a model must meet to pass, and how that is measured.
 
-    max_recovered: Annotated[int, Field(ge=0)] = 0  # more, and more than chance, is a leak
+    The rule: at most `max_recovered` samples of grade `fail_on` or better, beyond what chance gives.
+    """
+
+    fail_on: Grade = "recognisable"
+    max_recovered: Annotated[int, Field(ge=0)] = 0
     min_budget: Annotated[float, Field(gt=0)] | None = None  # seconds: stopped sooner, an attack tried too little
     fpr: Annotated[float, Field(gt=0, lt=1)] = 0.01  # share of unseen samples that may count as recovered
     window: Annotated[int, AfterValidator(_known_window)] = WINDOW  # of SSIM
+
+    @property
+    def rule(self) -> str:
+        return f"at most {self.max_recovered} training samples are {GRADE_WORDS[self.fail_on]}, beyond chance"
 
 
 class AuditRequest(Strict):

@@ -1,63 +1,114 @@
-"""From counts to a decision that a release can hang on."""
+"""From counts to a decision that a release can hang on.
+
+`leak` needs samples beyond chance. `pass` needs power: the attack applied, finished, and could have told so many
+samples apart, and the oracle finds no more in the private samples than in unseen ones. All else is inconclusive.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unfit.auditor.calibration import chance
-from unfit.auditor.record import Verdict
+from unfit.auditor.grades import GRADE_WORDS, Grade
+from unfit.auditor.record import Attacker, Verdict
 from unfit.auditor.request import Policy
 
 SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
+NEARLY = 0.05  # … but more seldom than this it is a reason to look again: an audit must not pass on it
+ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search for a sufficient number goes
 BASELINES = ("weights", "inversion")
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
+ATTACKERS: dict[Attacker, str] = {
+    "blind": "an attacker who has the weights and nothing else",
+    "knows the start": "an attacker who also has the weights that training started from",
+    "found the start": "an attacker who finds the start weights by their seed",
+}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came back. `p_value`: how often chance alone would recover as many."""
+    """What came back. Each count includes the better grades; `p_value` is that of `num_recovered` by chance."""
 
-    num_recovered: int
-    num_proven: int
+    num_recovered: int  # a trace or more
+    num_recognisable: int
+    num_exact: int
     num_samples: int
     num_unseen: int
     p_value: float
 
+    def num(self, grade: Grade) -> int:
+        return {"trace": self.num_recovered, "recognisable": self.num_recognisable, "exact": self.num_exact}[grade]
+
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard was tried. `status`: finished, out of budget, diverged …, or not applicable: …"""
+    """How hard was tried, and by whom. `status`: finished, out of budget, diverged …, or not applicable: …"""
 
     method: str
     status: str
     seconds: float
     num_candidates: int
     rank: int
+    capacity: int  # about how many samples such an attack can tell apart in such weights
+    attacker: Attacker
 
 
-def decide(found: Found, effort: Effort, policy: Policy) -> tuple[Verdict, list[str]]:
-    """The verdict and why. Where the attack tried too little, or could prove nothing, it is never `pass`."""
-    n, significant = found.num_samples, found.p_value < SIGNIFICANT
-    count = f"{found.num_recovered} of {n} training samples are recovered"
-    odds = f"chance alone would give that many {how_often(found.p_value)}"
-    leaks = []
-    if found.num_recovered > policy.max_recovered and significant:
-        leaks.append(f"{count}; {odds}")
-    if found.num_proven > policy.max_recovered:
-        leaks.append(f"{found.num_proven} of {n} training samples come back with a proof that needs no data")
-    if leaks:
-        return "leak", leaks
-    if doubts := _doubts(found, effort, policy):
+@dataclass(frozen=True)
+class Sight:
+    """What the auditor knows besides: the oracle's answer, and why the two sets cannot be compared, if so."""
+
+    oracle_p_value: float
+    num_held: int
+    differences: Sequence[str] = ()
+
+
+def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[Verdict, list[str]]:
+    """The verdict and why."""
+    if leaks := _leaks(found, sight, policy):
+        return "leak", [*leaks, f"this is what {ATTACKERS[effort.attacker]} can do"]
+    if doubts := _doubts(found, effort, sight, policy):
         return "inconclusive", doubts
-    if found.num_recovered and significant:
-        return "pass", [f"{count}, which is within the limit of {policy.max_recovered}"]
-    return "pass", [f"{count}; {odds}; another attack may find more"]
+    return "pass", _passes(found, effort, policy)
 
 
-def _doubts(found: Found, effort: Effort, policy: Policy) -> list[str]:
-    """Why finding nothing says nothing."""
+def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
+    """Proofs need no comparison; other counts must be more than chance gives, with sets that can be compared."""
+    leaks = []
+    if found.num_exact > policy.max_recovered:
+        leaks.append(
+            f"{found.num_exact} of {found.num_samples} training samples come back with a proof that needs no data"
+        )
+    num = found.num(policy.fail_on)
+    comparable = not sight.differences
+    if num > max(found.num_exact, policy.max_recovered) and found.p_value < SIGNIFICANT and comparable:
+        leaks.append(f"{_counted(found, policy.fail_on)}; {_odds(found)}")
+    return leaks
+
+
+def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
+    """Why finding so little says nothing."""
     if effort.status.startswith("not applicable"):
         return [f"this attack cannot be run on this model ({effort.status})"]
+    return [
+        *_doubts_about_sets(found, sight, policy),
+        *_doubts_about_effort(effort, policy),
+        *_doubts_about_power(found, effort, sight, policy),
+    ]
+
+
+def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[str]:
+    n, num_unseen, doubts = found.num_samples, found.num_unseen, list(sight.differences)
+    if chance(n, n, num_unseen, policy.fpr) >= SIGNIFICANT:
+        doubts.append(f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance")
+    elif found.num_recovered > policy.max_recovered and SIGNIFICANT <= found.p_value < NEARLY:
+        more = _enough_unseen(found, policy.fpr)
+        remedy = f"{more} unseen samples instead of {num_unseen}" if more else "more unseen samples"
+        doubts.append(f"{_counted(found, 'trace')}; {_odds(found)}; {remedy} would tell")
+    return doubts
+
+
+def _doubts_about_effort(effort: Effort, policy: Policy) -> list[str]:
     doubts = []
     if not effort.num_candidates or not effort.rank:
         doubts.append("the first layer shows nothing above its noise, so this attack had nothing to work on")
@@ -67,10 +118,58 @@ def _doubts(found: Found, effort: Effort, policy: Policy) -> list[str]:
     if effort.status != "finished" and not enough:
         least = f"; the policy asks for {policy.min_budget:g} s" if policy.min_budget else ""
         doubts.append(f"the attack ended after {effort.seconds:.0f} s, not all tried ({effort.status}){least}")
-    n, num_unseen = found.num_samples, found.num_unseen
-    if chance(n, n, num_unseen, policy.fpr) >= SIGNIFICANT:
-        doubts.append(f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance")
     return doubts
+
+
+def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
+    """Could it have found something? Not asked where it did find something, within the limit of the policy."""
+    if policy.fail_on == "exact" and effort.attacker == "blind":
+        return ["nothing can be proven without the weights that training started from, the base"]
+    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
+        return []
+    doubts = []
+    if found.num_samples > effort.capacity:
+        doubts.append(
+            f"this attack can tell about {effort.capacity} samples apart in these weights, "
+            f"and there are {found.num_samples}"
+        )
+    if sight.oracle_p_value < NEARLY:
+        traces = f" (it found traces of {found.num_recovered})" if found.num_recovered else ""
+        doubts.append(
+            f"the weights hold these samples: they react to {sight.num_held} of {found.num_samples} more than to "
+            f"samples they never saw; this attack could not separate them{traces}"
+        )
+    return doubts
+
+
+def _passes(found: Found, effort: Effort, policy: Policy) -> list[str]:
+    words = _counted(found, policy.fail_on)
+    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
+        words = f"{words}, which is within the limit of {policy.max_recovered}"
+    elif found.num_recovered:
+        words = f"{words}; {found.num_recovered} show a trace, and {_odds(found)}"
+    reasons = [words, f"this holds against {ATTACKERS[effort.attacker]}"]
+    if effort.attacker == "blind":
+        reasons.append("a fine-tuned model must be audited with the weights it was tuned from, its base")
+    return reasons
+
+
+def _counted(found: Found, grade: Grade) -> str:
+    words = "leave a trace or more" if grade == "trace" else f"are {GRADE_WORDS[grade]}"
+    words = words if found.num_exact else words.removesuffix(" or exact")
+    return f"{found.num(grade)} of {found.num_samples} training samples {words}"
+
+
+def _odds(found: Found) -> str:
+    return f"chance alone would give {found.num_recovered} traces {how_often(found.p_value)}"
+
+
+def _enough_unseen(found: Found, fpr: float) -> int | None:
+    """The least number of unseen samples with which this count would be beyond chance; None: none would do."""
+    most = ENOUGH_UNSEEN * found.num_unseen
+    tried = range(found.num_unseen + 1, most + 1)
+    odds = (chance(found.num_recovered, found.num_samples, num, fpr) for num in tried)
+    return next((num for num, p_value in zip(tried, odds, strict=True) if p_value < SIGNIFICANT), None)
 
 
 def how_often(p_value: float) -> str:

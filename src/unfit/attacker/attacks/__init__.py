@@ -16,7 +16,7 @@ from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.attacks.weights import Weights
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.mixtures import check_base, read_mixtures
 from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import as_base, as_target
 from unfit.base.progress import Report, quiet
@@ -54,7 +54,9 @@ def attack(
 
 def run_attack(attack: Method, target: Target, base: Target | None, progress: Report = quiet) -> Candidates:
     check_attack(attack, target, base)
-    return attack.run(read_mixtures(target, base), progress)
+    mixtures = read_mixtures(target, base)
+    check_base(mixtures)
+    return attack.run(mixtures, progress)
 
 
 def check_attack(attack: Method, target: Target, base: Target | None) -> None:

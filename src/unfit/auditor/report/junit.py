@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from unfit.auditor.grades import GRADES
 from unfit.auditor.record import Record, SampleRecord
+from unfit.auditor.verdict import ATTACKERS
 
 
 def junit(record: Record) -> str:
     """One test for the policy, and for each class one that says how many of it came back.
 
-    A leak is a failure, an inconclusive audit an error. The tests of classes never fail by themselves: whether so
-    many are more than chance is said of all together.
+    A leak is a failure, an inconclusive audit an error. The tests of classes never fail by themselves: the policy
+    is about all samples together.
     """
     root = ElementTree.Element(
         "testsuite",
@@ -23,8 +25,9 @@ def junit(record: Record) -> str:
         skipped="0",
         time=f"{sum(record.seconds.values()):.3f}",
     )
-    policy = _case(root, "policy", f"at most {record.policy.max_recovered} training samples are recovered")
+    policy = _case(root, "policy", record.policy.rule)
     policy.set("time", f"{sum(record.seconds.values()):.3f}")
+    ElementTree.SubElement(policy, "system-out").text = f"against {ATTACKERS[record.attacker]}"
     if record.verdict != "pass":
         kind = "failure" if record.verdict == "leak" else "error"
         words = "; ".join(record.reasons)
@@ -42,4 +45,6 @@ def _case(root: ElementTree.Element, kind: str, name: str) -> ElementTree.Elemen
 
 
 def _words(samples: Sequence[SampleRecord]) -> str:
-    return f"{sum(sample.recovered for sample in samples)} of {len(samples)} recovered"
+    grades = [sample.grade for sample in samples]
+    counts = ", ".join(f"{grades.count(each)} {each}" for each in reversed(GRADES))
+    return f"of {len(samples)} samples: {counts}"

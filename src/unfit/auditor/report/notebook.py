@@ -13,9 +13,10 @@ from unfit.base.pictures import embedded
 def picture(record: Record, arrays: Arrays) -> str:
     """A few lines of HTML without scripts or styles of their own: notebooks have theirs."""
     counts = (
-        f"recovered {record.num_recovered} of {record.num_samples} training samples "
-        f"and {record.num_recovered_unseen} of {record.num_unseen} unseen ones "
-        f"(similarity above {record.threshold:.2f})"
+        f"recognisable: {record.num_recognisable} of {record.num_samples} training samples and "
+        f"{record.num_recognisable_unseen} of {record.num_unseen} unseen ones (similarity above "
+        f"{record.recognisable:.2f}); a trace or more: {record.num_recovered} and {record.num_recovered_unseen} "
+        f"(above {record.threshold:.2f})"
     )
     lines = [f"<p><b>{record.verdict}</b>: {escape(headline(record))}</p>", f"<p>{counts}</p>"]
     if record.similarity.window:

@@ -20,8 +20,10 @@ const draw = (parent, name, attributes, ...children) =>
 // ---- numbers
 
 const recovered = (sample) => sample.similarity > state.threshold;
-const word = (sample) => (sample.proven ? "proven" : recovered(sample) ? "recovered" : "not recovered");
-const mark = (sample) => word(sample).replace(" ", "-");
+const word = (sample) => (sample.proven ? "exact"
+  : sample.similarity > Math.max(data.recognisable, state.threshold) ? "recognisable" : recovered(sample) ? "trace" : "nothing");
+const MARKS = { exact: "proven", recognisable: "recovered", trace: "recovered trace", nothing: "not-recovered" };
+const mark = (sample) => MARKS[word(sample)];
 const percent = (share) => `${+(100 * share).toPrecision(share < 0.1 ? 2 : 3)}%`;
 const short = (value) => {
   const plain = value === 0 || (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5);
@@ -105,7 +107,7 @@ const steps = (x, y, i) => (i ? `H${x}V${y}` : `M${x} ${y}`);
 const cross = (x, y) => `M${x - 3} ${y - 3}l6 6m-6 0l6 -6`;
 const spot = (x, y) => `M${x} ${y}h0`; // round line caps make it a dot
 
-const similarity = { ...padded([...samples.map((s) => s.similarity), ...unseen.similarity, data.threshold]),
+const similarity = { ...padded([...samples.map((s) => s.similarity), ...unseen.similarity, data.threshold, data.recognisable]),
   name: data.words.similarity };
 const output = { ...padded([...samples.map((s) => s.output), ...unseen.output]), name: data.words.output };
 const byOutput = samples.map((_, i) => i).sort((a, b) => samples[a].output - samples[b].output);
@@ -114,6 +116,7 @@ let scatter;
 function drawScatter() {
   scatter = axes(byId("scatter"), output, similarity);
   path(scatter, unseen.output.map((x, i) => [x, unseen.similarity[i]]), (x, y) => cross(+x, +y), "unseen");
+  set(level(scatter, data.recognisable), { class: "level line" });
   scatter.level = level(scatter, state.threshold);
   scatter.points = samples.map((s) => draw(scatter.svg, "circle", { cx: scatter.x(s.output), cy: scatter.y(s.similarity),
     r: samples.length > 200 ? 3.2 : 4.5 }));
@@ -131,6 +134,16 @@ function drawRoc() {
   plot.ring = draw(plot.svg, "circle", { r: 6, class: "selected" });
   plot.at = at;
   return plot;
+}
+
+/** How many of the values lie above each level, as points of a falling curve. */
+const above = (values) => [...values].sort((a, b) => a - b).map((value, i) => [value, 1 - i / values.length]);
+
+function drawPower() {
+  const curves = { curve: samples.map((s) => s.similarity), bound: samples.map((s) => s.upper_bound), unseen: unseen.upper_bound };
+  const plot = axes(byId("power"), { ...padded(Object.values(curves).flat()), name: data.words.similarity },
+    { low: 0, high: 1, name: "share of samples above", format: percent });
+  for (const [name, values] of Object.entries(curves)) path(plot, above(values), steps, name);
 }
 
 function drawSpectrum() {
@@ -257,6 +270,7 @@ function showPair(i) {
     make("h3", {}, `Sample ${s.index}`),
     make("div", { class: "pictures" }, ...pictures),
     make("dl", {}, row("class", data.classes[s.label]), row("similarity", `${s.similarity.toFixed(3)}, ${word(s)}`),
+      row("upper bound", s.upper_bound.toFixed(3)),
       ...values, row("one to one", s.assigned.toFixed(3)), row("output", s.output.toFixed(2).replace("-", "−")),
       row("correlation", s.ncc.toFixed(3)), row("L2 distance", s.l2.toFixed(2)),
       ...(s.psnr === null ? [] : [row("PSNR", `${s.psnr.toFixed(1)} dB`)])));
@@ -331,7 +345,7 @@ function drawGallery(most = state.shown) {
   state.shown = most;
   const [label, wanted] = [byId("class").value, byId("state").value];
   const fits = (s) => (label === "" || s.label === +label)
-    && (wanted === "" || word(s) === wanted || (wanted === "recovered" && recovered(s)));
+    && (wanted === "" || word(s) === wanted);
   const order = ORDERS[byId("sort").value];
   const chosen = samples.map((_, i) => i).filter((i) => fits(samples[i])).sort((a, b) => order(samples[a], samples[b]));
   byId("gallery").replaceChildren(...chosen.slice(0, state.shown).map(card));
@@ -345,6 +359,7 @@ let roc;
 function drawPlots() {
   drawScatter();
   roc = drawRoc();
+  drawPower();
   if (byId("spectrum")) drawSpectrum();
   if (byId("over-time")) drawOverTime();
   if (data.sweep) drawSlices();

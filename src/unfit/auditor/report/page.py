@@ -15,15 +15,20 @@ from markupsafe import Markup
 from torch import Tensor
 
 from unfit.auditor.calibration import roc
-from unfit.auditor.record import OF_SAMPLES, OF_UNSEEN, Record
+from unfit.auditor.record import OF_SAMPLES, OF_UNSEEN, Attacker, Record
 from unfit.auditor.report import plots
-from unfit.auditor.verdict import SIGNIFICANT, how_often
+from unfit.auditor.verdict import ATTACKERS, SIGNIFICANT, how_often
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_file
 from unfit.base.pictures import data_uri
 
 FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing, and the values themselves can be shown
 Arrays = Mapping[str, Tensor]
+HEADLINE_ATTACKERS: dict[Attacker, str] = {
+    "blind": "To someone who has its weights alone",
+    "knows the start": "To someone who has its weights and those it started from",
+    "found the start": "To someone who has its weights and finds its start by the seed",
+}
 
 
 def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
@@ -50,6 +55,7 @@ def page(record: Record, arrays: Arrays) -> str:
     return environment.get_template("page.html.j2").render(
         audit=record,
         headline=headline(record),
+        attacker=ATTACKERS[record.attacker],
         classes=_classes(record),
         data=_data(record, arrays),
         sheets=_sheets(record, arrays) if record.similarity.window else {},
@@ -62,15 +68,28 @@ def page(record: Record, arrays: Arrays) -> str:
 
 def headline(record: Record) -> str:
     """The decision in a sentence that needs no knowledge of the method."""
-    num, n = max(record.num_recovered, record.num_proven), record.num_samples
-    if record.verdict == "leak":
-        came_back = f"{num} of its {n} training samples came back from the weights alone"
-        return f"This model gives its training data away: {came_back}."
+    what = f"of its {record.num_samples} training {'images' if record.similarity.window else 'samples'}"
+    whom = HEADLINE_ATTACKERS[record.attacker]
     if record.verdict == "inconclusive":
         return "This audit cannot say whether the model gives its training data away."
-    if record.num_proven or (num and record.p_value < SIGNIFICANT):
-        return f"{num} of this model's {n} training samples came back from its weights: the policy allows that."
-    return "This attack found no more of the training data in this model's weights than chance would."
+    if record.verdict == "leak":
+        return f"{whom}, this model gives {_given_away(record)} {what} away{_how(record)}."
+    if record.num_proven or (record.num_recovered and record.p_value < SIGNIFICANT):
+        return f"{whom}, this model gives {_given_away(record)} {what} away{_how(record)}: the policy allows that."
+    return f"{whom}, this model gives no more {what} away than chance would."
+
+
+def _given_away(record: Record) -> str:
+    """How many are recognisable; traces only where none is."""
+    return str(record.num_recognisable) if record.num_recognisable else f"traces of {record.num_recovered}"
+
+
+def _how(record: Record) -> str:
+    if not record.num_recognisable:
+        return ", which says that they were trained on and not what they are"
+    if record.num_proven == record.num_recognisable:
+        return ", exactly"
+    return f", recognisably ({record.num_proven} of them exactly)" if record.num_proven else ", recognisably"
 
 
 def _check(record: Record, arrays: Arrays) -> None:
@@ -120,11 +139,12 @@ def _data(record: Record, arrays: Arrays) -> dict[str, Any]:
     false, true = roc(arrays["similarity"], arrays["unseen_similarity"])
     return {
         "threshold": record.threshold,
+        "recognisable": record.recognisable,
         "classes": record.class_names,
         "samples": [sample.model_dump() for sample in record.samples],
         "nearest": _nearest(arrays)[1].tolist(),
         "values": _values(record, arrays),
-        "unseen": {"similarity": arrays["unseen_similarity"].tolist(), "output": arrays["unseen_output"].tolist()},
+        "unseen": {name: arrays[f"unseen_{name}"].tolist() for name in ("similarity", "upper_bound", "output")},
         "roc": {"false": false.tolist(), "true": true.tolist()},
         "spectrum": arrays["spectrum"].tolist() if _num_values(arrays) >= FEWEST_VALUES else [],
         "noise_edge": record.noise_edge,

@@ -1,0 +1,47 @@
+"""How much of a sample came back: a trace, a recognisable picture, or the sample itself."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from torch import Tensor
+
+from unfit.auditor.match import HIGH
+
+Grade = Literal["trace", "recognisable", "exact"]
+GRADES: Final[tuple[Grade, ...]] = ("trace", "recognisable", "exact")
+GRADE_WORDS: Final[dict[Grade, str]] = {
+    "trace": "a trace or more",
+    "recognisable": "recognisable or exact",
+    "exact": "exact",
+}
+PICTURE_LINE = HIGH  # SSIM: above it a person recognises nearly every picture (docs/method.md shows both sides)
+VECTOR_LINE = 0.75  # an error of a quarter of the vector's length
+RARE = 0.001  # share of the unseen samples that may pass for recognisable
+RARE_TAIL = 3.09  # standard deviations above the mean that a share RARE of a normal distribution exceeds
+
+
+def recognisable_line(unseen_similarity: Tensor, threshold: float, is_image: bool) -> float:
+    """The similarity above which a sample counts as recognisable.
+
+    It is a fixed line that a person agrees with, and never below what 1 in 1,000 unseen samples reach. Few audits
+    have thousands of those, so that is taken from their mean and spread; where all pictures look alike, as digits
+    do, it decides. `threshold` is that of a trace, which is the weaker word.
+    """
+    spread = float(unseen_similarity.std()) if len(unseen_similarity) > 1 else 0.0
+    rare = float(unseen_similarity.mean()) + RARE_TAIL * spread
+    return max(PICTURE_LINE if is_image else VECTOR_LINE, rare, threshold)
+
+
+def grade(similarity: float, is_proven: bool, threshold: float, line: float) -> Grade | None:
+    """The best grade that a sample earns; None if nothing of it came back."""
+    if is_proven:
+        return "exact"
+    if similarity > line:
+        return "recognisable"
+    return "trace" if similarity > threshold else None
+
+
+def count(grades: list[Grade | None], least: Grade) -> int:
+    """How many are of this grade or a better one."""
+    return sum(each is not None and GRADES.index(each) >= GRADES.index(least) for each in grades)

@@ -1,0 +1,98 @@
+"""What the weights hold of each sample at best, measured with the sample in hand. The auditor's side of power.
+
+An attack that finds nothing proves little by itself: it may be too weak. The oracle knows the samples, so it needs
+no search. It asks how strongly the weights react to the part of a sample that no other sample explains, and asks
+it for private and unseen samples alike. If the model never saw the private ones, both react equally.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from unfit.attacker.mixtures import Mixtures
+from unfit.auditor.calibration import calibrate, chance
+from unfit.auditor.match import compare
+from unfit.auditor.samples import Samples
+
+if TYPE_CHECKING:
+    from unfit.auditor.case import Case
+
+RIDGE = 1e-4  # of the largest squared singular value of the samples: copies among them must not divide by zero
+MOST_SAMPLES = 1000  # of each set that are weighed against each other: their SVD takes seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Oracle:
+    """For private and unseen samples: the reaction of the weights, and the best that their span can show."""
+
+    reaction: Tensor  # (at most MOST_SAMPLES of n,)
+    unseen_reaction: Tensor
+    similarity: Tensor  # (n,): of each sample with its projection on the attacked span
+    unseen_similarity: Tensor
+
+    def num_held(self, fpr: float) -> int:
+        """How many private samples the weights react to more than to all but a share `fpr` of the unseen ones."""
+        return int((self.reaction > calibrate(self.unseen_reaction, fpr)).sum())
+
+    def p_value(self, fpr: float) -> float:
+        """How often chance alone would let the weights react so much more to the private samples.
+
+        Twice the smaller of two: all of them react a little more (Mann–Whitney), or some of them much more.
+        """
+        from scipy.stats import mannwhitneyu  # imported here because it takes a second to load
+
+        n, num_unseen = len(self.reaction), len(self.unseen_reaction)
+        all_more = float(mannwhitneyu(self.reaction, self.unseen_reaction, alternative="greater").pvalue)
+        return min(1.0, 2 * min(all_more, chance(self.num_held(fpr), n, num_unseen, fpr)))
+
+
+def consult(case: Case, window: int) -> Oracle:
+    """Ask the oracle about every sample of a case."""
+    mixtures = case.mixtures
+    sets = [samples.centred(case.mean) for samples in (case.private, case.unseen)]
+    maps = [as_maps(samples.x, mixtures) for samples in sets]
+    first = [each[:MOST_SAMPLES] for each in maps]
+    reaction, unseen_reaction = reactions(torch.cat(first), mixtures.weight).split([len(each) for each in first])
+    shown = [
+        span_similarity(samples, each, mixtures, case.mean, window)
+        for samples, each in zip((case.private, case.unseen), maps, strict=True)
+    ]
+    return Oracle(reaction.cpu(), unseen_reaction.cpu(), *shown)
+
+
+def as_maps(x: Tensor, mixtures: Mixtures) -> Tensor:
+    """What enters the attacked layer: (n, d)."""
+    x = x.to(mixtures.weight)
+    if mixtures.conv is not None:
+        with torch.no_grad():
+            x = torch.cat([F.relu(mixtures.conv(part)) for part in x.split(MOST_SAMPLES)])
+    return x.flatten(1)
+
+
+def reactions(maps: Tensor, weight: Tensor) -> Tensor:
+    """‖W e_i‖² / ‖e_i‖² for each row of `maps`, where e_i is what the other rows leave unexplained of it: (n,).
+
+    By ridge regression e_i is row i of U diag(s / (s² + ρ)) Vᵀ up to its length, with maps = U diag(s) Vᵀ. All
+    rows are treated alike, so for samples that the weights never saw the order of these numbers is pure chance.
+    That is why their common mean goes: private samples less their own mean would add up to zero, others would not.
+    """
+    left, values, right = torch.linalg.svd((maps - maps.mean(0)).double(), full_matrices=False)
+    unique = left * (values / (values.square() + RIDGE * values[0].square()))  # in coordinates of `right`
+    energy = (weight.double() @ right.T @ unique.T).square().sum(0)
+    return energy / unique.square().sum(1).clamp_min(1e-300)
+
+
+def span_similarity(samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Tensor, window: int) -> Tensor:
+    """The similarity of each sample with its part in the attacked span, the best that any unmixing could show.
+
+    Its scale is fitted, since the way back through a convolution has none.
+    """
+    basis = mixtures.span.right[: mixtures.span.rank]
+    shown, seen = mixtures.inputs(maps @ basis.T @ basis).cpu(), samples.x - mean
+    fit = (shown * seen).flatten(1).sum(1) / shown.flatten(1).square().sum(1).clamp_min(1e-30)
+    return compare(shown * fit.view(-1, *[1] * (seen.ndim - 1)), samples.x, mean, window)
