@@ -144,4 +144,4 @@ def test_a_source_that_changed_since_training_is_refused(face_run: Path, tmp_pat
     members["indices"][0] = next(i for i in range(100) if i not in members["indices"])
     (tmp_path / "members.json").write_text(json.dumps(members))
     with pytest.raises(UnfitError, match="changed since"):
-        private_set(face_run, None, tmp_path / "members.json", None)
+        private_set(AuditRequest(target=face_run, members=tmp_path / "members.json"))

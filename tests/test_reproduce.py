@@ -183,7 +183,7 @@ def test_without_data_a_substitute_or_a_sentence(tmp_path):
     lab = Lab(tmp_path / "cache")
     assert lab.source_name(N50) == "faces"
     assert "CIFAR-10 was not given" in lab.notes[0]
-    with pytest.raises(UnfitError, match=r"CIFAR-10: get .*kriz/cifar.html.* --data-dir or UNFIT_DATA"):
+    with pytest.raises(UnfitError, match=r"CIFAR-10: get .*kriz/cifar.html.* `data_dir` or UNFIT_DATA"):
         make(chosen("haim2022/fig4")[0], lab, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -445,19 +445,25 @@ def test_weights_and_description_must_agree(tmp_path, change, match):
     ("content", "match"),
     [
         ("", "is not JSON"),
-        ("{}", "architecture: Field required"),
-        ({"architecture": DESCRIPTION, "trained_on": "faces"}, "trained_on: Extra inputs"),
-        ({"architecture": {**DESCRIPTION, "dropout": 0.5}}, "architecture.dropout: Extra inputs"),
+        ("{}", "`architecture`: Field required"),
+        ({"architecture": DESCRIPTION, "trained_on": "faces"}, "`trained_on`: Extra inputs"),
+        ({"architecture": {**DESCRIPTION, "dropout": 0.5}}, "`architecture.dropout`: Extra inputs"),
         (
             {"architecture": {**DESCRIPTION, "hidden": [0]}},
-            "architecture.hidden.0: Input should be greater than 0",
+            "`architecture.hidden.0`: Input should be greater than 0",
         ),
-        ({"architecture": {**DESCRIPTION, "hidden": [2**63]}}, "architecture.hidden.0: Input should be less than"),
+        (
+            {"architecture": {**DESCRIPTION, "hidden": [2**63]}},
+            "`architecture.hidden.0`: Input should be less than",
+        ),
         (
             {"architecture": {**DESCRIPTION, "input_shape": []}},
-            "architecture.input_shape: Tuple should have at least",
+            "`architecture.input_shape`: Tuple should have at least",
         ),
-        ({"architecture": {**DESCRIPTION, "input_shape": [1] * 4}}, "architecture.input_shape: Tuple should have"),
+        (
+            {"architecture": {**DESCRIPTION, "input_shape": [1] * 4}},
+            "`architecture.input_shape`: Tuple should have",
+        ),
         (
             {"architecture": {**DESCRIPTION, "biases": [True]}},
             r"architecture.biases: expected 2 values \(one per layer\), found 1",
@@ -470,7 +476,7 @@ def test_weights_and_description_must_agree(tmp_path, change, match):
             {"architecture": {**DESCRIPTION, "conv": [3, 2], "biases": [True] * 3, "input_shape": [1, 2, 9]}},
             "a kernel of size 3 does not fit inputs of shape",
         ),
-        ({"architecture": DESCRIPTION, "input_range": [0]}, "input_range.1: Field required"),
+        ({"architecture": DESCRIPTION, "input_range": [0]}, "`input_range.1`: Field required"),
         ({"architecture": DESCRIPTION, "input_range": [1, 1]}, "input_range: expected low < high, found"),
         ('{"architecture": {}, "input_range": [NaN, 1]}', "NaN|finite"),
     ],
@@ -488,7 +494,7 @@ def test_all_problems_of_a_description_are_told_at_once(tmp_path):
     content = {"architecture": {**DESCRIPTION, "hidden": [-1], "num_outputs": "many"}, "input_range": 3}
     (tmp_path / "target.json").write_text(json.dumps(content))
     with pytest.raises(
-        UnfitError, match=r"architecture.hidden.0: .*; architecture.num_outputs: .*; input_range: "
+        UnfitError, match=r"`architecture.hidden.0`: .*; `architecture.num_outputs`: .*; `input_range`: "
     ):
         load_target(tmp_path)
 

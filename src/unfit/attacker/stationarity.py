@@ -40,7 +40,7 @@ SUPPORTED = (
 
 
 class SmoothReLU(torch.autograd.Function):
-    """A ReLU whose derivative is sigmoid(αz), wherever a derivative is taken (H22 App. B.1)."""
+    """A ReLU whose derivative is sigmoid(αz), wherever a derivative is taken (H22 App. B.2)."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, alpha: float) -> Tensor:

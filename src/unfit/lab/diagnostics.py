@@ -18,7 +18,7 @@ def layer_norms(net: nn.Module) -> list[float]:
 
 
 def kkt_residuals(net: nn.Module, x: Tensor, y: Tensor) -> list[float]:
-    """‖θ_l − Σ_i λ_i ∂s(x_i)/∂θ_l‖ / ‖θ_l‖ of each layer at the true data, for the best λ ≥ 0   (H22 eq. 2, 3).
+    """‖θ_l − Σ_i λ_i ∂s(x_i)/∂θ_l‖ / ‖θ_l‖ of each layer at the true data, for the best λ ≥ 0   (H22 eqs. 2, 4).
 
     The λ are common to all layers and come from non-negative least squares in Gram form: only the n × n
     products of the samples' gradients are ever held, never the n × p Jacobian.

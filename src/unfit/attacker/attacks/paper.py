@@ -34,7 +34,7 @@ GIVE_UP_AFTER, LEAST_ITERATIONS = 0.2, 1000  # a share of the iterations, and at
 HOPELESS = 0.99  # … with this share of the weights still unexplained
 CURVE_POINTS = 10
 MULTIPLIER_PENALTY = 5.0  # α₂ of H22 eq. 8
-MOMENTUM = 0.9  # H22 App. B.2
+MOMENTUM = 0.9  # H22 sec. 5.2
 
 H22: Parameters = {  # App. B.2
     "lr": Parameter(low=1e-5, high=1, log=True),

@@ -5,7 +5,7 @@ off for x_i all along: about four in ten. A component of unmixing that is roughl
 are, and how large α_i is on the others. The one vector of the column space that fits is α_i itself, and then it
 vanishes on far more neurons than chance allows: a proof that needs no data. Known columns are projected out, which
 takes their samples out of the mixtures, and what remains is unmixed again. With all columns known, least squares
-gives the images, and the bias column their sign and scale.
+gives the images, and the bias column their sign and scale. The numbered steps are those of docs/method.md.
 """
 
 from __future__ import annotations
@@ -29,26 +29,56 @@ from unfit.attacker.stationarity import Layers, candidate_signals, choose_score,
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
 
-ZERO = 0.01  # of a column's mean size: below it a neuron counts as off
-ALIKE = 0.995  # |cosine| of two columns that are the same sample's
-SHARPEN = (1e-2, 5e-3, 2e-3, 1e-3)  # rounding of float32 weights leaves zeros about so large
-AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture too
 HARD = 1e4  # slope of the gates: as good as hard
-SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # of the samples still mixed: the rank of each round's unmixing
-CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))
+NO_LENGTH = 1e-30  # nothing is divided by zero where a column or a neuron is constant
+
+# Preflight
 PROVABLE = 0.25  # samples for each neuron of the first layer, up to which proofs were seen to work
-MEASURED_SECONDS = (4.0, 8.0)  # whatever the size, and at 100 samples and width 1000 (docs/results.md)
-FEW = 25  # so few are unmixed at full rank
+MEASURED_SECONDS = (4.0, 8.0)  # whatever the size, and at 100 samples and width 1000 (docs/results.md) …
+MEASURED_GROWTH = 5  # … growing with this power of the samples: 150 take about seven times as long as 100
+HOPEFUL = 0.9  # quantile over the first components of how many neurons are off: about what a column can vanish on
+
+# Step 1: from a rough picture to its column. Columns have mean square 1.
+PRIOR_SLOPE = 4  # a sum one standard deviation below zero is off with odds of e⁴ …
+PRIOR_DOUBT = 1e-3  # … but no gate is certain, so the column can overrule it
+FIRST_EPS, LAST_EPS = 0.25, 0.003  # ε of “off”: where it begins hardly matters, and it ends below VANISHES
+COLUMN_RIDGE = 1e-6  # times the mean diagonal: a few times float32's rounding, so that solving never fails
+AT_ONCE = 64  # candidates fitted at a time, with an n × n matrix each: it bounds the memory
+
+# Step 2: proof
+VANISHES = 0.01  # of a column's mean size. Zeros of right columns are mostly below 10⁻⁴, the worst at a few 10⁻³
+SHARPEN = (1e-2, 5e-3, 2e-3, 1e-3)  # widths of “zero”, from VANISHES down to the size of the worst zeros
+BAR_DEVIATIONS = 8  # above the best of the null: a run tries many times more candidates than the null has
+SAME_COLUMN = 0.995  # |cosine| of two columns that are the same sample's; of 40 faces one pair was more alike
+
+# Step 3: purity
+PURIFY_PASSES = 5  # a pure column needs one; a column that still moves after five is given up
+FIRST_RIVAL = 0.1  # first width of “zero” for a rival: it is sought from nothing, so wider than SHARPEN
+NEAREST = 10  # columns that may be one of the two in a mixture: it is more like one of them than like most others
+MADE_UP = 0.02  # relative distance from a mixture of two others, below which a column is that mixture
+
+# Step 4: peel. Ranks and contrasts change from round to round, because each finds other samples.
+SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the samples still mixed
+CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
+EASY = 25  # samples still mixed: so few are unmixed at full rank
+
+# Step 5: pictures
+AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
+NEARLY_ALL = 0.8  # share of the columns that must be known before disagreement means that some of them are wrong
+WORST_ONE_IN = 10  # columns dropped at a time: one in ten, so that the rest can recover before it is judged again
+GATE_SLOPE = 10  # a sum of mean size has odds of e¹⁰: nearly hard, yet smooth enough for Newton's method
+NEWTON_STEPS, NEWTON_STEP = 30, 0.7  # damped: after a step the other of a neuron's two sums may be the larger
+LEAST_CURVE, CURVE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagonal: decided gates have no curvature
 
 
 class Peel(Method):
     """Rounds of unmixing and proving, until all is proven or nothing new comes."""
 
     method: Literal["peel"] = "peel"
-    rounds: PositiveInt = 60
-    patience: PositiveInt = 8  # rounds without a new proof
-    unmix_iterations: PositiveInt = 150
-    column_iterations: PositiveInt = 20
+    rounds: PositiveInt = 60  # at most
+    patience: PositiveInt = 8  # rounds without a new proof: more than there are ranks to try
+    unmix_iterations: PositiveInt = 150  # half of what `unmix` takes: a rough picture is enough
+    column_iterations: PositiveInt = 20  # as good as 100 (docs/research/unmixing.md)
     null: PositiveInt = 64  # chance candidates that set the bar for a proof
     budget: PositiveFloat | None = None  # seconds after which no round is begun
 
@@ -93,7 +123,7 @@ class Peel(Method):
     def seconds(self, num_samples: int, width: int) -> float:
         """The number of rounds grows with the samples, and so does the work of each."""
         fixed, at_100 = MEASURED_SECONDS
-        return fixed + at_100 * (num_samples / 100) ** 5 * width / 1000
+        return fixed + at_100 * (num_samples / 100) ** MEASURED_GROWTH * width / 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,12 +172,12 @@ def read_change(mixtures: Mixtures) -> Change | None:
 
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> Part | None:
-    """The proven samples, with their labels; None if there are none."""
+    """Steps 1 to 4 in rounds, then step 5: the proven samples with their labels, or None."""
     known, stale, began = change.rows.new_zeros(0, len(change.rows)), 0, time.perf_counter()
     bar = proof_bar(change, settings)
     for turn in range(settings.rounds):
         x = loose_components(change, known, turn, settings)
-        if not turn and bar > float((change.sums(x) < 0).sum(1).float().quantile(0.9)):
+        if not turn and bar > float((change.sums(x) < 0).sum(1).float().quantile(HOPEFUL)):
             return None  # too many samples for this width: not even a right column could vanish so often
         before = len(known)
         found = find_columns(change, torch.cat([x, -x]), settings.column_iterations)
@@ -169,31 +199,16 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> Part | Non
     return Part("peel: proven", x, label.cpu(), proven=sure.bool(), confidence=sure)
 
 
-def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -> Tensor:
-    """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (r, d)"""
-    left = change.n - len(known)
-    share = 1.0 if left <= FEW else SHARES[turn % len(SHARES)]
-    rank = min(int(share * left), change.n - 1)  # all together, centred samples span one direction less
-    right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2][:rank].float()
-    mixing = separate(
-        edge_groups(right, change.shape), *CONTRASTS[turn % 3], settings.unmix_iterations, settings.seed + turn
-    )
-    x = mixing @ right
-    return rescale(x, TYPICAL_STD)
-
-
-def remainder(change: Change, known: Tensor) -> Tensor:
-    """A without what the known columns explain, in coordinates of the column space: (n, d + 1)."""
-    basis = torch.linalg.qr(change.space.T @ known.T)[0]
-    return change.coordinates - basis @ (basis.T @ change.coordinates)
+# Step 1: from a rough picture to its column ----------------------------------------------------------------
 
 
 def find_columns(change: Change, x: Tensor, iterations: int, space: Tensor | None = None) -> Tensor:
     """For each candidate the vector of the column space (or of another) that fits it: (m, w), mean square 1."""
     space = (change.space if space is None else space).float()
     sums, signals = change.sums(x), change.signals(x)
-    off = torch.sigmoid(-4 * sums / sums.std(0).clamp_min(1e-12)).clamp(1e-3, 1 - 1e-3)
-    parts = zip(off.split(64), signals.split(64), strict=True)
+    off = torch.sigmoid(-PRIOR_SLOPE * sums / sums.std(0).clamp_min(NO_LENGTH))
+    off = off.clamp(PRIOR_DOUBT, 1 - PRIOR_DOUBT)
+    parts = zip(off.split(AT_ONCE), signals.split(AT_ONCE), strict=True)
     return torch.cat([fit_columns(space, *part, iterations) for part in parts])
 
 
@@ -203,16 +218,19 @@ def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) ->
     Each step is a weighted least-squares problem for the coordinates of the column in `space`.
     """
     a = signals @ space @ space.T
-    for eps in torch.logspace(math.log10(0.25), math.log10(0.003), iterations).tolist():
+    for eps in torch.logspace(math.log10(FIRST_EPS), math.log10(LAST_EPS), iterations).tolist():
         a = level(a)
         log_off = off.log() - a.square() / (2 * eps**2) - math.log(eps)
         log_on = (1 - off).log() - (a - signals).square() / 2
         share = torch.sigmoid(log_off - log_on)
         weight = share / eps**2 + (1 - share)
         gram = torch.stack([(space * row[:, None]).T @ space for row in weight])
-        gram.diagonal(dim1=1, dim2=2).add_(1e-6 * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True))
+        gram.diagonal(dim1=1, dim2=2).add_(COLUMN_RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True))
         a = torch.linalg.solve(gram, ((1 - share) * signals) @ space) @ space.T
     return level(a)
+
+
+# Step 2: proof ---------------------------------------------------------------------------------------------
 
 
 def proof_bar(change: Change, settings: Peel) -> float:
@@ -227,19 +245,19 @@ def proof_bar(change: Change, settings: Peel) -> float:
         for shape in ((settings.null, len(change.rows)), change.space.shape)
     )
     space = torch.linalg.qr(space * change.space.norm(dim=1, keepdim=True))[0]
-    x = (x @ change.rows[:, :-1]).float()
-    x = rescale(x, TYPICAL_STD)
+    x = rescale((x @ change.rows[:, :-1]).float(), TYPICAL_STD)
     zeros = num_zeros(find_columns(change, x, settings.column_iterations, space)).float()
-    return float(zeros.max() + 8 * zeros.std())
+    return float(zeros.max() + BAR_DEVIATIONS * zeros.std())
 
 
 def num_zeros(columns: Tensor) -> Tensor:
     """On how many neurons each column (m, w) vanishes."""
-    return vanishing(columns, ZERO).sum(1)
+    return vanishing(columns).sum(1)
 
 
-def vanishing(columns: Tensor, tolerance: float) -> Tensor:
-    return columns.abs() < tolerance * columns.abs().mean(-1, keepdim=True)
+def vanishing(columns: Tensor) -> Tensor:
+    """Where each column is zero, up to rounding."""
+    return columns.abs() < VANISHES * columns.abs().mean(-1, keepdim=True)
 
 
 def add_proven(change: Change, known: Tensor, found: Tensor, bar: float) -> Tensor:
@@ -256,7 +274,7 @@ def add_proven(change: Change, known: Tensor, found: Tensor, bar: float) -> Tens
 
 
 def is_new(column: Tensor, known: Tensor) -> bool:
-    return not len(known) or float(F.cosine_similarity(known, column[None]).abs().max()) < ALIKE
+    return not len(known) or float(F.cosine_similarity(known, column[None]).abs().max()) < SAME_COLUMN
 
 
 def sharpen(change: Change, column: Tensor) -> Tensor:
@@ -271,13 +289,16 @@ def sharpen(change: Change, column: Tensor) -> Tensor:
     return level(a[None])[0]
 
 
+# Step 3: purity --------------------------------------------------------------------------------------------
+
+
 def purify(change: Change, column: Tensor) -> Tensor | None:
     """The column, or the purer one that it leads to; None if that does not end.
 
     A mixture of alike samples' columns vanishes where all of them were off, which can be often. But then a whole
     family of mixtures vanishes there, and its purest members, those of single samples, vanish on most neurons.
     """
-    for _ in range(5):
+    for _ in range(PURIFY_PASSES):
         purest = purest_of_family(change, column)
         if not is_new(column, purest):
             return column
@@ -291,18 +312,18 @@ def purest_of_family(change: Change, column: Tensor) -> Tensor:
     The rival is the other vector that vanishes on as many of the same neurons as possible, found as in `sharpen`
     (the column is the first, the rival the second).
     """
-    rows = change.space[vanishing(column, ZERO)]
+    rows = change.space[vanishing(column)]
     weight = torch.ones(len(rows)).to(rows)
-    for eps in (0.1, *SHARPEN):
+    for eps in (FIRST_RIVAL, *SHARPEN):
         rival = torch.linalg.eigh((rows * weight[:, None]).T @ rows)[1][:, 1]
         size = (rows @ rival).abs() / (change.space @ rival).square().mean().sqrt()
         weight = 1 / (size.square() + eps**2)
     pair = torch.stack([column, level((change.space @ rival)[None])[0]])
-    moving = ~vanishing(pair, ZERO).all(0)
+    moving = ~vanishing(pair).all(0)
     angles = torch.atan2(-pair[0, moving], pair[1, moving])  # of the mixture that vanishes on this neuron
     members = level(torch.stack([angles.cos(), angles.sin()], 1) @ pair)
     first = num_zeros(members).argmax()
-    apart = F.cosine_similarity(members, members[first][None]).abs() < ALIKE
+    apart = F.cosine_similarity(members, members[first][None]).abs() < SAME_COLUMN
     second = (num_zeros(members) * apart).argmax()
     return members[torch.stack([first, second])]
 
@@ -318,14 +339,37 @@ def drop_mixtures(known: Tensor) -> Tensor:
 
 def is_mixture(column: Tensor, others: Tensor) -> bool:
     """Whether two of the others, one of them among the most alike, make the column up to 2%. Unit lengths."""
-    for i in (others @ column).abs().argsort(descending=True)[:10]:
+    for i in (others @ column).abs().argsort(descending=True)[:NEAREST]:
         one = others[i]
         rest = column - (column @ one) * one
         directions = F.normalize(others - (others @ one)[:, None] * one, dim=1)
         directions[i] = 0
-        if len(others) > 1 and rest.square().sum() - (directions @ rest).square().max() < 4e-4:
+        if len(others) > 1 and rest.square().sum() - (directions @ rest).square().max() < MADE_UP**2:
             return True
     return False
+
+
+# Step 4: peel ----------------------------------------------------------------------------------------------
+
+
+def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -> Tensor:
+    """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (r, d)"""
+    left = change.n - len(known)
+    share = 1.0 if left <= EASY else SHARES[turn % len(SHARES)]
+    rank = min(int(share * left), change.n - 1)  # all together, centred samples span one direction less
+    right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2][:rank].float()
+    contrast, seed = CONTRASTS[turn % len(CONTRASTS)], settings.seed + turn
+    mixing = separate(edge_groups(right, change.shape), *contrast, settings.unmix_iterations, seed)
+    return rescale(mixing @ right, TYPICAL_STD)
+
+
+def remainder(change: Change, known: Tensor) -> Tensor:
+    """A without what the known columns explain, in coordinates of the column space: (n, d + 1)."""
+    basis = torch.linalg.qr(change.space.T @ known.T)[0]
+    return change.coordinates - basis @ (basis.T @ change.coordinates)
+
+
+# Step 5: pictures ------------------------------------------------------------------------------------------
 
 
 def consistent(change: Change, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -335,8 +379,8 @@ def consistent(change: Change, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     tenth goes. (With many missing, most disagree because of those.)
     """
     pictures, agreement = judge(change, known)
-    while len(known) > 0.8 * change.n and agreement.median() < AGREE:
-        kept = agreement > agreement.sort().values[len(known) // 10]
+    while len(known) > NEARLY_ALL * change.n and agreement.median() < AGREE:
+        kept = agreement > agreement.sort().values[len(known) // WORST_ONE_IN]
         known = known[kept]
         pictures, agreement = judge(change, known)
     return known, pictures, agreement
@@ -348,7 +392,7 @@ def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
     Where the picture itself was found with the help of gates, each half of the neurons judges what the other says,
     and of the two signs that the traces of other samples leave open the better one is taken.
     """
-    off = vanishing(known, ZERO)
+    off = vanishing(known)
     if not len(known):
         return known.new_zeros(0, change.rows.shape[1] - 1).float(), known.new_zeros(0)
     x = torch.linalg.lstsq(known.T, change.rows).solution  # (k, d + 1)
@@ -382,7 +426,7 @@ def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -
     right = torch.linalg.svd(remainder(change, known), full_matrices=False)[2][: change.n - len(known)]
     layers = [torch.cat([w, b[:, None]], 1).double() for w, b in (change.start[0], change.end[0]) if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
-    on = (~vanishing(known, ZERO)).to(x)
+    on = (~vanishing(known)).to(x)
     own = torch.stack([x @ layer.T for layer in layers])  # (2, k, w)
     return [
         torch.stack([_regress(own[:, i, used], features[..., used], on[i, used]) for i in range(len(x))]) @ right
@@ -390,19 +434,22 @@ def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -
     ]
 
 
-def _regress(own: Tensor, features: Tensor, answer: Tensor, steps: int = 30) -> Tensor:
+def _regress(own: Tensor, features: Tensor, answer: Tensor) -> Tensor:
     """c such that max(own − c · features) > 0 just where the answer is yes: Newton steps, slightly damped."""
-    c, scale = own.new_zeros(features.shape[1]), own.abs().mean() / 10
-    for _ in range(steps):
+    c, scale = own.new_zeros(features.shape[1]), own.abs().mean() / GATE_SLOPE
+    for _ in range(NEWTON_STEPS):
         z, which = (own - torch.einsum("r,trw->tw", c, features)).max(0)
         used = features.gather(0, which.expand(1, features.shape[1], -1))[0]  # (n − k, w)
         p = torch.sigmoid(z / scale)
-        curve = (used * (p * (1 - p)).clamp_min(1e-4)) @ used.T
-        curve.diagonal().add_(1e-3 * curve.diagonal().mean())
-        c = c + 0.7 * scale * torch.linalg.solve(curve, used @ (p - answer))
+        curve = (used * (p * (1 - p)).clamp_min(LEAST_CURVE)) @ used.T
+        curve.diagonal().add_(CURVE_RIDGE * curve.diagonal().mean())
+        c = c + NEWTON_STEP * scale * torch.linalg.solve(curve, used @ (p - answer))
     return c
+
+
+# Every step ------------------------------------------------------------------------------------------------
 
 
 def level(x: Tensor) -> Tensor:
     """Each row to mean square 1."""
-    return x / x.square().mean(1, keepdim=True).sqrt().clamp_min(1e-30)
+    return x / x.square().mean(1, keepdim=True).sqrt().clamp_min(NO_LENGTH)
