@@ -1,0 +1,377 @@
+"""Could private and unseen samples come from one draw? Asked of the samples alone, without the model.
+
+A threshold that is calibrated on unseen samples holds for private ones only if nothing but training tells the two
+sets apart. Both p-values here are exact for any kind of samples: they say how often sets differ as much as these
+do if chance decides which sample is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from unfit.auditor.samples import Ints, Samples
+from unfit.base.files import Strict
+
+LEVEL = 0.005  # sets of one draw are told apart this rarely; each time costs an audit its verdict
+NUM_SHUFFLES = 999  # so that the least p-value is 1 in 1,000, below LEVEL / 2
+BATCH = 100  # shuffles at once
+MOST_SAMPLES = 20_000  # of each set; larger ones are thinned
+MOST_COMPARED = 500  # of each set, pair by pair: their number enters squared and cubed
+MOST_VALUES = 1024  # of a sample: larger pictures are shrunk to it, of longer vectors columns are drawn
+NUM_COMPONENTS = 50  # principal ones: enough for the shapes of digits and scenes, few beside the samples
+NUM_NEAREST = 3
+TELLING = 3.5  # standard deviations from which on a fact is named as a reason
+TOLD_APART = 0.55  # accuracy from which on a classifier is named as one
+MOST_FACTS, MOST_REASONS = 12, 3
+COPY_OF_PICTURE = (
+    0.1  # a correlation of 0.995; the closest of 16 million pairs of digits are 0.16 apart, of scenes 0.24
+)
+COPY_OF_VECTOR = 1e-3  # what rounding to half precision does
+
+Floats = npt.NDArray[np.float64]
+
+
+class Fact(Strict):
+    """A mean over the private and over the unseen samples; `z` is their difference in standard deviations."""
+
+    name: str
+    private: float
+    unseen: float
+    z: float
+
+
+class Exchange(Strict):
+    """Whether private and unseen samples can be told apart without the model."""
+
+    exchangeable: bool
+    within_classes: bool  # class by class they cannot be told apart, whatever the shares of the classes
+    p_value: float  # of both tests together
+    p_value_classes: float  # of the shares of the classes
+    p_value_within: float  # of the samples, class by class
+    classifier_accuracy: float  # private from unseen, each sample judged by all the others; chance: 0.5
+    num_private: list[int]  # by class
+    num_unseen: list[int]
+    facts: list[Fact]  # the most telling first
+    reasons: list[str]  # why they are not exchangeable
+
+
+def compare_sets(private: Samples, unseen: Samples, seed: int = 0) -> Exchange:
+    """Compare two sets by tests that at most a share LEVEL of exchangeable sets fails."""
+    rng = np.random.default_rng(seed)
+    own, others = (np.bincount(each.y.numpy(force=True), minlength=each.num_classes) for each in (private, unseen))
+    p_classes = class_p_value(own, others, rng)
+    features = read_features(_thinned(private, rng), _thinned(unseen, rng), rng)
+    p_within = within_p_value(features, rng)
+    facts, accuracy = _facts(features), classifier_accuracy(features)
+    reasons = _class_reason(own, others, private.class_names) if p_classes < LEVEL / 2 else []
+    reasons += _sample_reasons(facts, accuracy) if p_within < LEVEL / 2 else []
+    return Exchange(
+        exchangeable=not reasons,
+        within_classes=p_within >= LEVEL / 2 and bool(others[own > 0].all()),
+        p_value=min(1.0, 2 * min(p_classes, p_within)),  # Bonferroni
+        p_value_classes=p_classes,
+        p_value_within=p_within,
+        classifier_accuracy=accuracy,
+        num_private=own.tolist(),
+        num_unseen=others.tolist(),
+        facts=facts[:MOST_FACTS],
+        reasons=reasons,
+    )
+
+
+def _share_above(values: Floats) -> float:
+    """The p-value of the first value: all of them are exchangeable if there is nothing to be found."""
+    return float((values >= values[0] - 1e-9 * abs(values[0])).mean())
+
+
+# The shares of the classes ------------------------------------------------------------------------------------
+
+
+def class_p_value(private: Ints, unseen: Ints, rng: np.random.Generator) -> float:
+    """How often as many samples, drawn from all without regard to their class, have shares as different (χ²)."""
+    total = private + unseen
+    drawn = rng.multivariate_hypergeometric(total, int(private.sum()), NUM_SHUFFLES, method="marginals")
+    expected = total * (private.sum() / total.sum())
+    return _share_above(((np.vstack([private, drawn]) - expected) ** 2 / np.maximum(total, 1)).sum(1))
+
+
+def _class_reason(private: Ints, unseen: Ints, names: Sequence[str]) -> list[str]:
+    """The class whose shares differ most."""
+    n, m = int(private.sum()), int(unseen.sum())
+    most = int(np.abs(private / n - unseen / m).argmax())
+    return [
+        f"the classes have other shares: {private[most]} of {n} private samples are of class {names[most]!r}, "
+        f"but {unseen[most]} of {m} unseen ones"
+    ]
+
+
+# What is compared ---------------------------------------------------------------------------------------------
+
+OF_A_CHANNEL = ("mean", "spread", "share of its lowest value", "share of its highest value", "sharpness")
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Both sets, the private one first, as numbers to compare. The mean of each class is subtracted from all."""
+
+    sign: Floats  # (n,): 1 for private, −1 for unseen
+    y: Ints  # (n,)
+    raw: Floats  # (n, f): the facts as they are, before any mean is subtracted
+    names: list[str]  # of the facts
+    facts: Floats  # (n, f), each of norm 1
+    components: Floats  # (n, k), orthonormal
+    compared: Ints  # (m,): positions of the samples that are compared pair by pair
+    kernel: Floats  # (m, m): exp(−distance² / its median)
+    nearest: Ints  # (m, NUM_NEAREST): positions among those compared
+    hat: Floats  # (m, m): takes labels to their regression on the samples
+
+
+def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -> Features:
+    n, y = len(private), torch.cat([private.y, unseen.y]).numpy(force=True)
+    raw = facts_of(private, unseen)
+    facts, values = _unit(_centred(raw, y)), _centred(_values(private, unseen, rng), y)
+    drawn = [rng.permutation(len(each))[:MOST_COMPARED] for each in (private, unseen)]
+    compared = np.concatenate([drawn[0], n + drawn[1]])
+    components, distance = _components(values, compared, rng), _squared_distance(values[compared])
+    joint = np.hstack([facts / facts.shape[1] ** 0.5, components / components.shape[1] ** 0.5])
+    return Features(
+        sign=np.repeat([1.0, -1.0], [n, len(unseen)]),
+        y=y,
+        raw=raw,
+        names=_fact_names(private),
+        facts=facts,
+        components=components,
+        compared=compared,
+        kernel=_kernel(distance),
+        nearest=_nearest(distance),
+        hat=_hat(_kernel(_squared_distance(joint[compared]))),
+    )
+
+
+def _thinned(samples: Samples, rng: np.random.Generator) -> Samples:
+    if len(samples) <= MOST_SAMPLES:
+        return samples
+    at = torch.from_numpy(rng.choice(len(samples), MOST_SAMPLES, replace=False))
+    return replace(samples, x=samples.x[at], y=samples.y[at], indices=samples.indices[at])
+
+
+def facts_of(private: Samples, unseen: Samples) -> Floats:
+    """What each sample is like, in a few numbers that have names: (n, f), the private ones first."""
+    sets = (private, unseen)
+    if not private.is_image:
+        x = torch.cat([each.x for each in sets]).double()
+        return torch.cat([x, (x - x.mean(0)).abs(), (x == 0).double().mean(1, keepdim=True)], 1).numpy(force=True)
+    ranges = [each.x.transpose(0, 1).flatten(1).aminmax(dim=1) for each in sets]
+    low, high = (torch.stack(bounds).view(2, -1, 1, 1) for bounds in zip(*ranges, strict=True))
+    parts = [part for each in sets for part in each.x.split(1000)]  # in parts, so as not to copy whole sets
+    facts = [_picture_facts(x, low.amin(0), high.amax(0), private.shift or 0.0) for x in parts]
+    return torch.cat(facts).double().numpy(force=True)
+
+
+def _picture_facts(x: Tensor, low: Tensor, high: Tensor, zero: float) -> Tensor:
+    """`zero` is what the net sees as zero."""
+    sharpness = x.diff(dim=3).abs().mean((2, 3)) + x.diff(dim=2).abs().mean((2, 3))
+    ends = [(x == bound).float().mean((2, 3)) for bound in (low, high)]
+    zeros = (x == zero).float().mean((1, 2, 3))[:, None]
+    return torch.cat([x.mean((2, 3)), x.flatten(2).std(2), *ends, sharpness, zeros], 1)
+
+
+def _fact_names(samples: Samples) -> list[str]:
+    size = samples.shape[0]
+    if samples.is_image:
+        places = [f" of channel {i}" for i in range(size)] if size > 1 else [""]
+        return [*(name + place for name in OF_A_CHANNEL for place in places), "share of zeros"]
+    return [f"{name}column {i}" for name in ("", "spread of ") for i in range(size)] + ["share of zeros"]
+
+
+def _values(private: Samples, unseen: Samples, rng: np.random.Generator) -> Floats:
+    """(n, at most MOST_VALUES): pictures shrunk, columns of vectors drawn and brought to one spread."""
+    if private.is_image:
+        channels, *sides = private.shape
+        most = max(1, int((MOST_VALUES / channels) ** 0.5))
+        size = min(sides[0], most), min(sides[1], most)
+        shrunk = [nn.functional.adaptive_avg_pool2d(each.x, size).flatten(1) for each in (private, unseen)]
+        return torch.cat(shrunk).double().numpy(force=True)
+    columns = torch.from_numpy(rng.permutation(private.shape[0])[:MOST_VALUES])
+    return _unit(torch.cat([each.x[:, columns] for each in (private, unseen)]).double().numpy(force=True))
+
+
+def _centred(values: Floats, y: Ints) -> Floats:
+    """Less the mean of each class, over the first axis."""
+    values = values.copy()
+    for label in np.unique(y):
+        values[y == label] -= values[y == label].mean(0)
+    return values
+
+
+def _unit(values: Floats) -> Floats:
+    """Columns of norm 1; constant ones, which say nothing, are zero."""
+    norm, size = np.linalg.norm(values, axis=0), np.abs(values).max(0, initial=0)
+    return values / np.where(norm > 1e-6 * size, norm, np.inf)
+
+
+def _components(values: Floats, compared: Ints, rng: np.random.Generator) -> Floats:
+    """All samples in the principal directions of those compared, made orthonormal."""
+    some = values[compared]
+    directions = rng.standard_normal((values.shape[1], min(NUM_COMPONENTS, *some.shape)))
+    for _ in range(4):  # subspace iterations: cheaper than all eigenvectors, and as good for this
+        directions = np.linalg.qr(some.T @ (some @ directions))[0]
+    return np.linalg.qr(values @ directions)[0]
+
+
+def _squared_distance(values: Floats) -> Floats:
+    square = (values**2).sum(1)
+    return np.maximum(square[:, None] + square - 2 * values @ values.T, 0)
+
+
+def _kernel(distance: Floats) -> Floats:
+    return np.exp(-distance / max(np.median(distance), np.finfo(float).tiny))
+
+
+def _nearest(distance: Floats) -> Ints:
+    others = distance + np.diag(np.full(len(distance), np.inf))
+    return np.argsort(others, axis=1, kind="stable")[:, :NUM_NEAREST]
+
+
+def _hat(kernel: Floats) -> Floats:
+    """K (K + I)⁻¹, of kernel ridge regression."""
+    return np.asarray(np.linalg.solve(kernel + np.eye(len(kernel)), kernel))
+
+
+# The test -----------------------------------------------------------------------------------------------------
+
+
+def within_p_value(features: Features, rng: np.random.Generator) -> float:
+    """The p-value of the most telling of five statistics.
+
+    Each is computed for the sets as they are and for NUM_SHUFFLES shuffled ones, and taken in standard deviations
+    from its mean over all of these. The largest of the five is compared with the largest of every shuffle: one
+    test, which is exact whatever the statistics are.
+    """
+    values = np.concatenate([statistics(features, signs) for signs in shuffles(features.sign, features.y, rng)])
+    spread = values.std(0)
+    told = spread > 1e-9 * np.abs(values).max(0)
+    if not told.any():  # no class has samples of both sets, or all samples are equal
+        return 1.0
+    return _share_above(((values - values.mean(0))[:, told] / spread[told]).max(1))
+
+
+def shuffles(sign: Floats, y: Ints, rng: np.random.Generator) -> Iterator[Floats]:
+    """The signs as they are, then shuffled within each class, in batches (b, n)."""
+    yield sign[None]
+    classes = [np.flatnonzero(y == label) for label in np.unique(y)]
+    for first in range(0, NUM_SHUFFLES, BATCH):
+        signs = np.tile(sign, (min(BATCH, NUM_SHUFFLES - first), 1))
+        for at in classes:
+            signs[:, at] = rng.permuted(signs[:, at], axis=1)
+        yield signs
+
+
+def statistics(features: Features, signs: Floats) -> Floats:
+    """(b, 5), each larger the better private and unseen are told apart.
+
+    The largest difference of a fact; Hotelling's T² of the components; the maximum mean discrepancy; how many
+    of the nearest are of the same set; how well each label is predicted from all others.
+    """
+    labels = _centred(signs.T, features.y).T
+    some = labels[:, features.compared]
+    predicted = predictions(features.hat, some)
+    norm = np.linalg.norm(predicted, axis=1)
+    return np.stack(
+        [
+            np.abs(labels @ features.facts).max(1),
+            ((labels @ features.components) ** 2).sum(1),
+            ((some @ features.kernel) * some).sum(1),
+            (some[:, features.nearest].sum(2) * some).sum(1),
+            (predicted * some).sum(1) / np.where(norm > 0, norm, 1),
+        ],
+        axis=1,
+    )
+
+
+def predictions(hat: Floats, labels: Floats) -> Floats:
+    """Each label as the regression on all other samples has it: (Hy − diag(H) y) / (1 − diag(H))."""
+    own = np.diag(hat)
+    return (labels @ hat.T - labels * own) / (1 - own)
+
+
+def classifier_accuracy(features: Features) -> float:
+    """How often the regression on the others puts a sample into its own set, the mean over both sets."""
+    labels = _centred(features.sign, features.y)[features.compared]
+    right = predictions(features.hat, labels[None])[0] * labels > 0
+    private = features.sign[features.compared] > 0
+    return float((right[private].mean() + right[~private].mean()) / 2)
+
+
+# In words -----------------------------------------------------------------------------------------------------
+
+
+def _facts(features: Features) -> list[Fact]:
+    """All facts, the most telling first."""
+    private, labels = features.sign > 0, _centred(features.sign, features.y)
+    spread = _shuffled_spread(labels, features)
+    z = labels @ features.facts / np.where(spread > 0, spread, np.inf)
+    own, others = features.raw[private].mean(0), features.raw[~private].mean(0)
+    return [
+        Fact(name=features.names[i], private=float(own[i]), unseen=float(others[i]), z=float(z[i]))
+        for i in np.argsort(-np.abs(z), kind="stable")
+    ]
+
+
+def _shuffled_spread(labels: Floats, features: Features) -> Floats:
+    """The standard deviation of Σ label · fact over all shuffles within the classes: (f,)."""
+    variance = np.zeros(features.facts.shape[1])
+    for label in np.unique(features.y):
+        at = features.y == label
+        variance += (labels[at] ** 2).sum() * (features.facts[at] ** 2).sum(0) / max(1, at.sum() - 1)
+    return np.sqrt(variance)
+
+
+def _sample_reasons(facts: list[Fact], accuracy: float) -> list[str]:
+    telling = {fact.name.partition(" of channel")[0]: fact for fact in reversed(facts) if abs(fact.z) > TELLING}
+    kinds = [kind for kind in OF_A_CHANNEL if kind in telling] or list(telling)
+    reasons = [
+        f"the {fact.name} is {fact.private:.3g} in the private samples, {fact.unseen:.3g} in the unseen ones"
+        for fact in (telling[kind] for kind in kinds[:MOST_REASONS])
+    ]
+    if not reasons and accuracy > TOLD_APART:
+        reasons = [
+            f"a classifier that never saw the model tells private from unseen samples in {accuracy:.0%} of cases"
+        ]
+    return reasons or ["private and unseen samples of the same class differ a little in many of their values"]
+
+
+# Copies -------------------------------------------------------------------------------------------------------
+
+
+def near_copies(private: Samples, unseen: Samples) -> list[tuple[int, int]]:
+    """(position in private, position in unseen) of unseen samples that are nearly a private one: they hide a leak.
+
+    A picture is a copy if it differs by less than COPY_OF_PICTURE of its contrast, a vector if by less than
+    COPY_OF_VECTOR of its distance from the mean, its columns brought to one spread.
+    """
+    found, most = [], COPY_OF_PICTURE if private.is_image else COPY_OF_VECTOR
+    own, size = _comparable(private.x, private)
+    for first in range(0, len(unseen), MOST_COMPARED):
+        others, _ = _comparable(unseen.x[first : first + MOST_COMPARED], private)
+        nearest = torch.cdist(others, own).argmin(1)
+        difference = (others - own[nearest]).norm(dim=1)
+        copies = (difference <= most * size[nearest]).nonzero()[:, 0].tolist()
+        found += [(int(nearest[i]), first + i) for i in copies]
+    return found
+
+
+def _comparable(x: Tensor, private: Samples) -> tuple[Tensor, Tensor]:
+    """The samples as (n, d), and how large each is: its contrast, or its distance from the mean."""
+    x = x.flatten(1)
+    if private.is_image:
+        return x, (x - x.mean(1, keepdim=True)).norm(dim=1)
+    spread = private.x.std(0)
+    x = (x - private.x.mean(0)) / torch.where(spread > 0, spread, 1)
+    return x, x.norm(dim=1)
