@@ -27,6 +27,8 @@ from unfit.attacker.mixtures import check_base
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.calibration import calibrate, chance, interval
 from unfit.auditor.case import Case, case_of
+from unfit.auditor.exchange import Exchange, compare_sets
+from unfit.auditor.fitting import Fitting, check_fit
 from unfit.auditor.grades import count, grade, recognisable_line
 from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, ncc, nearest, psnr
 from unfit.auditor.oracle import Oracle, consult
@@ -51,7 +53,7 @@ from unfit.auditor.report.page import page
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
 from unfit.auditor.verdict import EXIT_CODES, Effort, Found, Sight, decide
-from unfit.base.errors import NotApplicableError, UnfitError, UsageError
+from unfit.base.errors import MisfitError, NotApplicableError, UnfitError, UsageError
 from unfit.base.files import as_json, new_file, read_as, read_json, write_json
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
@@ -158,9 +160,31 @@ def audit(
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     attacking, matching = split(progress, (ATTACK_SHARE, MATCH_SHARE))
-    case.check(policy.fpr, policy.window)
+    examined = examine(case, policy)
+    refuse_misfit(examined.fitting)
     pool = find_candidates(case, value, candidates, attacking)
-    return evidence(case, pool, policy, progress=matching)
+    return evidence(case, pool, policy, examined, progress=matching)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What is known of a case before anything is attacked."""
+
+    fitting: Fitting
+    exchange: Exchange
+
+
+def examine(case: Case, policy: Policy) -> Examined:
+    """Look at the samples before anything is attacked; refuse those that cannot be samples of this net."""
+    case.check(policy.window)
+    return Examined(check_fit(case), compare_sets(case.private, case.unseen))
+
+
+def refuse_misfit(fitting: Fitting) -> None:
+    """A model that does not know its own training samples was trained on others, or on another form of them."""
+    if not fitting.fits:
+        words = [*fitting.reasons, *([fitting.likely_cause] if fitting.likely_cause else [])]
+        raise MisfitError(f"an audit would say nothing: {'; '.join(words)}")
 
 
 def find_candidates(
@@ -186,6 +210,7 @@ def evidence(
     case: Case,
     pool: Pool,
     policy: Policy,
+    examined: Examined,
     request: AuditRequest | None = None,
     controls: Sequence[Control] = (),
     baselines: Sequence[Baseline] = (),
@@ -208,7 +233,7 @@ def evidence(
     found = _found(samples, rate, len(case.unseen))
     effort = _effort(case, pool)
     answer = _answer(oracle, policy.fpr)
-    verdict, reasons = decide(found, effort, Sight(answer.p_value, answer.num_held), policy)
+    verdict, reasons = decide(found, effort, _sight(answer, examined.exchange), policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
@@ -225,6 +250,8 @@ def evidence(
         similarity=_similarity(case, policy),
         p_value=found.p_value,
         oracle=answer,
+        fitting=examined.fitting,
+        exchange=examined.exchange,
         **_counts(matches, control, rate),
         over_time=_over_time(pool, times, stage, matches, control, policy.fpr),
         controls=list(controls),
@@ -360,6 +387,16 @@ def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
         num_good=int((oracle.similarity > GOOD).sum()),
         num_good_unseen=int((oracle.unseen_similarity > GOOD).sum()),
     )
+
+
+def _sight(oracle: OracleRecord, exchange: Exchange) -> Sight:
+    differences = []
+    if not exchange.exchangeable:
+        differences.append(
+            f"private and unseen samples can be told apart without the model: {'; '.join(exchange.reasons)}. "
+            "Compare with a random hold-out of the same source; `unfit split` makes one"
+        )
+    return Sight(oracle.p_value, oracle.num_held, differences)
 
 
 def _similarity(case: Case, policy: Policy) -> Similarity:

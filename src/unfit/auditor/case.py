@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.auditor.arrays import Arrays, as_samples, sample_shape
+from unfit.auditor.exchange import near_copies
 from unfit.auditor.match import vote_factor
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Samples, Source, draw_unseen
@@ -55,7 +56,7 @@ class Case:
         first, second = (phi[:, 0] if phi.shape[1] == 1 else margin(phi, y) for phi, y in both)
         return first, second
 
-    def check(self, fpr: float, window: int) -> None:
+    def check(self, window: int) -> None:
         """Refuse samples that do not fit the net, or one another; everything that is wrong in one error."""
         shape, classes = self.target.architecture.input_shape, max(self.target.architecture.num_outputs, 2)
         problems = [
@@ -65,9 +66,11 @@ class Case:
         ]
         if (found := self.private.num_classes) != classes:
             problems.append(f"the data have {found} classes, the net tells {classes} apart (see `classes`)")
-        if (num := num_shared(self.private, self.unseen)) > fpr * len(self.unseen):  # they would hide a leak
+        if not problems and (copies := near_copies(self.private, self.unseen)):  # they would hide a leak
+            own, other = copies[0]
             problems.append(
-                f"{num} of {len(self.unseen)} unseen samples are private ones: name others with `unseen`"
+                f"{len(copies)} of {len(self.unseen)} unseen samples are private ones, or nearly so "
+                f"(unseen {other} is private {own}): name others with `unseen`"
             )
         if problems:
             raise UnfitError("; ".join(problems))
@@ -75,12 +78,6 @@ class Case:
             raise UsageError(
                 f"images of {shape[2]}×{shape[1]} are too small for an SSIM `window` of {window}: use 3"
             )
-
-
-def num_shared(private: Samples, unseen: Samples) -> int:
-    """How many unseen samples are exactly equal to a private one."""
-    known = {row.numpy().tobytes() for row in private.x}
-    return sum(row.numpy().tobytes() in known for row in unseen.x)
 
 
 def case_of(

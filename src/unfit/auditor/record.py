@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from unfit.attacker.method import Parameter, Value
+from unfit.auditor.exchange import Exchange
+from unfit.auditor.fitting import Fitting
 from unfit.auditor.grades import Grade
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.base.files import Strict
@@ -172,6 +174,8 @@ class Record(Strict):
     fpr: float
     p_value: float
     oracle: OracleRecord
+    fitting: Fitting
+    exchange: Exchange
     rates: list[Rate]
     over_time: list[Point]
     controls: list[Control]

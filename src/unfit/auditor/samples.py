@@ -140,9 +140,26 @@ def draw(source: Source, n: int, seed: int) -> Samples:
 
 
 def draw_unseen(source: Source, members: Samples, n: int | None, seed: int) -> Samples:
-    """Draw the control: up to n balanced samples (None: as many as possible) that are not members."""
+    """Draw the control: up to n balanced samples (None: as many as possible) that are not members.
+
+    They come from the part that the members come from, and from the test part only if too few are left there: the
+    two files of a data set may differ by more than chance, as the digits of MNIST do.
+    """
     trained_on = members.indices.numpy(force=True)
-    part, without = (source.train, trained_on) if source.test is None else (source.test, None)
+    left = source.train.largest_balanced(trained_on)
+    if source.test is None or (left and left >= (n or 0)):
+        return _drawn(source, source.train, n, seed, trained_on)
+    return _drawn(source, source.test, n, seed, None)
+
+
+def draw_test(source: Source, members: Samples, seed: int) -> Samples:
+    """All that a trained model is judged by, balanced: the test part, or what the members leave of the other."""
+    if source.test is None:
+        return _drawn(source, source.train, None, seed, members.indices.numpy(force=True))
+    return _drawn(source, source.test, None, seed, None)
+
+
+def _drawn(source: Source, part: Part, n: int | None, seed: int, without: npt.ArrayLike | None) -> Samples:
     if not (largest := part.largest_balanced(without)):
         raise UnfitError(
             f"{source.name}: nothing is left for unseen samples in at least one class; "

@@ -27,6 +27,12 @@ class NotApplicableError(UnfitError):
     """The attack does not cover this net. The net may be fine; the attack says nothing about it."""
 
 
+class MisfitError(UnfitError):
+    """The samples are not what the model was trained on, or come in another form: an audit would say nothing."""
+
+    exit_code = 3  # inconclusive: the model must not pass
+
+
 def unknown(what: str, given: str, valid: Iterable[str]) -> UsageError:
     """An unknown name; the message lists the valid ones."""
     return UsageError(f"unknown {what} {given!r}; choose one of: {', '.join(valid)}")

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, evidence, find_candidates
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, evidence, examine, find_candidates, refuse_misfit
 from unfit.auditor.case import Case, Members, read_case
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
-from unfit.auditor.samples import Source, draw, draw_unseen
+from unfit.auditor.samples import Source, draw, draw_test
 from unfit.base.errors import UnfitError
 from unfit.base.files import write_json
 from unfit.base.nets import parse_architecture
@@ -38,7 +38,7 @@ def fit_run(
 ) -> Fit:
     """Draw n members, subtract their mean, train, and write the run folder."""
     members = draw(source, n, settings.seed)
-    test = draw_unseen(source, members, None, settings.seed)
+    test = draw_test(source, members, settings.seed)
     num_outputs = 1 if members.num_classes == 2 and settings.loss != "ce" else members.num_classes
     architecture = parse_architecture(arch, members.shape, num_outputs, biases)
     train, judge = members.centred(members.mean), test.centred(members.mean)
@@ -83,7 +83,8 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
 
 
 def _audit(request: AuditRequest, case: Case, progress: Report) -> Audit:
-    case.check(request.policy.fpr, request.policy.window)
+    examined = examine(case, request.policy)
+    refuse_misfit(examined.fitting)
     shares = (ATTACK_SHARE, ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, MATCH_SHARE)
     attacking, comparing, controlling, matching = split(progress, shares)
     pool = find_candidates(case, request.attack, request.candidates, attacking)
@@ -91,6 +92,7 @@ def _audit(request: AuditRequest, case: Case, progress: Report) -> Audit:
         case,
         pool,
         request.policy,
+        examined,
         request,
         run_controls(request, case, controlling) if request.controls else (),
         run_baselines(request, case, comparing) if request.baselines else (),
