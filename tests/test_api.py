@@ -287,7 +287,8 @@ def test_an_untrained_module_is_never_a_pass() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(625, 300), nn.ReLU(), nn.Linear(300, 2))
     random = torch.Generator().manual_seed(0)
     x, y = torch.rand(40, 1, 25, 25, generator=random), torch.arange(40) % 2
-    assert audit(module, (x[:20], y[:20]), (x[20:], y[20:])).verdict != "leak"
+    with pytest.raises(MisfitError, match="guessing"):
+        audit(module, (x[:20], y[:20]), (x[20:], y[20:]))
 
 
 def test_an_audit_writes_itself(face_audit: Audit, face_page: Path, tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ def test_an_audit_writes_itself(face_audit: Audit, face_page: Path, tmp_path: Pa
 def test_a_notebook_shows_the_decision_and_the_pairs(face_audit: Audit) -> None:
     shown = face_audit._repr_html_()
     assert "<b>leak</b>" in shown
-    assert f"recovered {face_audit.record.num_recovered} of 40" in shown
+    assert f"recognisable: {face_audit.record.num_recognisable} of 40" in shown
     assert shown.count('src="data:image/png;base64,') == 1
     assert "<script" not in shown
     assert len(shown) < 200_000

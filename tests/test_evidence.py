@@ -40,7 +40,7 @@ from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
-from unfit.auditor.verdict import Effort, Found, decide
+from unfit.auditor.verdict import Effort, Found, Sight, decide
 from unfit.base.errors import NotApplicableError
 from unfit.base.nets import initialise, parse_architecture
 from unfit.lab.runs import repeat_audit
@@ -64,44 +64,84 @@ def changed(record: Record, **fields: Any) -> Record:
 # The decision ----------------------------------------------------------------------------------------------
 
 
-def found(recovered: int, proven: int, n: int, num_unseen: int, fpr: float = 0.01) -> Found:
-    return Found(recovered, proven, n, num_unseen, chance(recovered, n, num_unseen, fpr))
+def found(traces: int, recognisable: int, proven: int, n: int, num_unseen: int, fpr: float = 0.01) -> Found:
+    p_value = chance(traces, n, num_unseen, fpr)
+    return Found(traces, max(recognisable, proven), proven, n, num_unseen, p_value)
 
 
-DONE = Effort("auto", "finished", 30.0, 500, rank=20)
+DONE = Effort("auto", "finished", 30.0, 500, rank=20, capacity=80, attacker="blind")
+SILENT = Sight(oracle_p_value=0.4, num_held=0)
 
 
 @pytest.mark.parametrize(
-    ("recovered", "proven", "effort", "policy", "verdict", "says"),
+    ("counts", "effort", "sight", "policy", "verdict", "says"),
     [
-        (23, 0, {}, {}, "leak", "23 of 40"),
-        (23, 0, {}, {"max_recovered": 23}, "pass", "within the limit of 23"),
-        (1, 0, {}, {}, "pass", "chance alone"),
-        (0, 1, {}, {}, "leak", "proof"),
-        (0, 1, {}, {"max_recovered": 1}, "pass", "0 of 40"),
-        (23, 0, {"status": "out of budget"}, {}, "leak", "23 of 40"),  # little effort was enough
-        (0, 0, {"status": "out of budget"}, {}, "inconclusive", "out of budget"),
-        (0, 0, {"status": "out of budget"}, {"min_budget": 31.0}, "inconclusive", "asks for 31 s"),
-        (0, 0, {"status": "out of budget"}, {"min_budget": 30.0}, "pass", "0 of 40"),
-        (0, 0, {"status": "diverged after 7 iterations"}, {}, "inconclusive", "diverged"),
-        (0, 0, {}, {"min_budget": 3600.0}, "pass", "0 of 40"),  # it did all there is to do
-        (0, 0, {"status": "not applicable: BatchNorm"}, {}, "inconclusive", "cannot be run"),
-        (0, 0, {"num_candidates": 0}, {}, "inconclusive", "nothing above its noise"),
-        (0, 0, {"rank": 0}, {}, "inconclusive", "nothing above its noise"),
-        (0, 0, {"method": "weights"}, {}, "inconclusive", "baseline"),
+        ((23, 9, 0), {}, {}, {}, "leak", "9 of 40 training samples are recognisable"),
+        ((23, 9, 0), {}, {}, {"max_recovered": 9}, "pass", "within the limit of 9"),
+        ((23, 9, 2), {}, {}, {"max_recovered": 8}, "leak", "9 of 40 training samples are recognisable or exact"),
+        ((1, 0, 0), {}, {}, {}, "pass", "1 show a trace"),
+        ((0, 0, 1), {}, {}, {}, "leak", "proof"),
+        ((0, 0, 1), {}, {}, {"max_recovered": 1}, "pass", "1 of 40"),
+        # a trace is evidence of membership: it gates only if the policy says so
+        ((23, 0, 0), {}, {}, {"fail_on": "trace"}, "leak", "23 of 40 training samples leave a trace"),
+        ((23, 0, 0), {}, {"oracle_p_value": 1e-9, "num_held": 40}, {}, "inconclusive", "traces of 23"),
+        ((23, 9, 0), {}, {}, {"fail_on": "exact"}, "inconclusive", "nothing can be proven without"),
+        ((23, 9, 0), {"attacker": "knows the start"}, {}, {"fail_on": "exact"}, "pass", "0 of 40"),
+        # too little effort
+        ((23, 9, 0), {"status": "out of budget"}, {}, {}, "leak", "9 of 40"),  # little effort was enough
+        ((0, 0, 0), {"status": "out of budget"}, {}, {}, "inconclusive", "out of budget"),
+        ((0, 0, 0), {"status": "out of budget"}, {}, {"min_budget": 31.0}, "inconclusive", "asks for 31 s"),
+        ((0, 0, 0), {"status": "out of budget"}, {}, {"min_budget": 30.0}, "pass", "0 of 40"),
+        ((0, 0, 0), {"status": "diverged after 7 iterations"}, {}, {}, "inconclusive", "diverged"),
+        ((0, 0, 0), {}, {}, {"min_budget": 3600.0}, "pass", "0 of 40"),  # it did all there is to do
+        ((0, 0, 0), {"status": "not applicable: BatchNorm"}, {}, {}, "inconclusive", "cannot be run"),
+        ((0, 0, 0), {"num_candidates": 0}, {}, {}, "inconclusive", "nothing above its noise"),
+        ((0, 0, 0), {"rank": 0}, {}, {}, "inconclusive", "nothing above its noise"),
+        ((0, 0, 0), {"method": "weights"}, {}, {}, "inconclusive", "baseline"),
+        # too little power
+        ((0, 0, 0), {"capacity": 39}, {}, {}, "inconclusive", "about 39 samples apart"),
+        ((0, 0, 0), {}, {"oracle_p_value": 0.04, "num_held": 7}, {}, "inconclusive", "react to 7 of 40"),
+        # sets that cannot be compared say nothing, either way; a proof needs no comparison
+        ((23, 9, 0), {}, {"differences": ["brighter"]}, {}, "inconclusive", "brighter"),
+        ((0, 0, 0), {}, {"differences": ["brighter"]}, {}, "inconclusive", "brighter"),
+        ((0, 0, 5), {}, {"differences": ["brighter"]}, {}, "leak", "5 of 40"),
     ],
 )
-def test_verdicts_by_policy_and_effort(
-    recovered: int, proven: int, effort: dict[str, Any], policy: dict[str, Any], verdict: str, says: str
+def test_verdicts_by_counts_effort_sight_and_policy(
+    counts: tuple[int, int, int],
+    effort: dict[str, Any],
+    sight: dict[str, Any],
+    policy: dict[str, Any],
+    verdict: str,
+    says: str,
 ) -> None:
-    said, reasons = decide(found(recovered, proven, 40, 40), replace(DONE, **effort), Policy(**policy))
-    assert said == verdict
+    tried, seen = replace(DONE, **effort), replace(SILENT, **sight)
+    said, reasons = decide(found(*counts, 40, 40), tried, seen, Policy(**policy))
+    assert said == verdict, reasons
     assert any(says in reason for reason in reasons), reasons
 
 
 def test_too_few_samples_are_inconclusive_and_say_how_few() -> None:
-    said, reasons = decide(found(2, 0, 2, 2), DONE, Policy())
+    said, reasons = decide(found(2, 2, 0, 2, 2), DONE, SILENT, Policy())
     assert (said, "2 samples and 2 unseen ones" in reasons[0]) == ("inconclusive", True)
+
+
+def test_few_unseen_samples_say_how_many_would_do() -> None:
+    """22 of 60 above all of 10 unseen ones: p = 0.016. That must not pass, and some more would decide it."""
+    said, reasons = decide(found(22, 22, 0, 60, 10), DONE, SILENT, Policy())
+    assert said == "inconclusive"
+    enough = next(int(word) for word in reasons[0].split() if word.isdigit() and int(word) not in (22, 60))
+    assert chance(22, 60, enough, 0.01) < 0.01 <= chance(22, 60, enough - 1, 0.01)
+
+
+def test_the_rule_in_words_is_the_one_that_is_applied(face_audit: Audit) -> None:
+    policy = Policy(fail_on="trace", max_recovered=3)
+    assert policy.rule == "at most 3 training samples are leaving a trace or more, beyond chance"
+    root = ElementTree.fromstring(junit(changed(face_audit.record, policy=policy.model_dump())))
+    assert root[0].get("name") == policy.rule
+    assert (
+        policy.rule in Audit(changed(face_audit.record, policy=policy.model_dump()), face_audit.arrays).to_html()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,12 +316,12 @@ def test_junit_says_the_verdict(run: Run, small_run: Path, face_audit: Audit, tm
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     failure = suite.find("testcase/failure")
     assert failure is not None
-    assert "training samples are recovered" in str(failure.get("message"))
+    assert "training samples are recognisable" in str(failure.get("message"))
     code, _, error = run(*words, "--out", tmp_path / "again")
     assert (code, "junit.xml exists already" in error) == (2, True)
     for verdict, kinds in (("pass", []), ("inconclusive", ["error"])):
         root = ElementTree.fromstring(junit(changed(face_audit.record, verdict=verdict, class_names=["<a>", "&"])))
-        assert [child.tag for child in root[0]] == kinds
+        assert [child.tag for child in root[0]] == ["system-out", *kinds]
 
 
 # Comparison ------------------------------------------------------------------------------------------------
@@ -290,14 +330,14 @@ def test_junit_says_the_verdict(run: Run, small_run: Path, face_audit: Audit, tm
 def test_a_diff_fails_only_on_what_got_worse(face_audit: Audit) -> None:
     old = face_audit.record
     assert compare(old, old).changes == compare(old, old).regressions == []
-    fewer = changed(old, num_recovered=3)
+    fewer = changed(old, num_recognisable=3)
     assert compare(old, fewer).exit_code == 0
-    assert compare(old, fewer).changes == [f"num_recovered: {old.num_recovered} → 3"]
+    assert compare(old, fewer).changes == [f"num_recognisable: {old.num_recognisable} → 3"]
     assert "before 3, allowed 0" in compare(fewer, old).regressions[0]
     allowed = changed(old, policy={"max_recovered": 30}, verdict="pass")
     assert compare(changed(fewer, verdict="pass"), allowed).regressions == []
-    by_chance = changed(old, num_recovered=1, p_value=0.5, verdict="pass")
-    assert compare(changed(by_chance, num_recovered=0), by_chance).regressions == []
+    by_chance = changed(old, num_recognisable=1, p_value=0.5, verdict="pass")
+    assert compare(changed(by_chance, num_recognisable=0), by_chance).regressions == []
     assert (
         "was pass, now it is inconclusive"
         in compare(by_chance, changed(by_chance, verdict="inconclusive")).regressions[0]

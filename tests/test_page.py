@@ -19,6 +19,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from unfit import Audit
+from unfit.auditor.grades import grade
 from unfit.auditor.record import (
     Baseline,
     Bin,
@@ -95,6 +96,8 @@ def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100
         "nearest_unseen": torch.randint(num_unseen, (n,), generator=random),
         "similarity": 0.2 + 0.5 * uniform(n),
         "unseen_similarity": 0.5 * uniform(num_unseen),
+        "upper_bound": 0.3 + 0.5 * uniform(n),
+        "unseen_upper_bound": 0.5 * uniform(num_unseen),
         "output": 10 * uniform(n) - 5,
         "unseen_output": 10 * uniform(num_unseen) - 5,
         "spectrum": uniform(64),
@@ -111,8 +114,10 @@ def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100
             ncc=0.5,
             psnr=10.0,
             l2=1.0,
+            upper_bound=similarity,
             recovered=similarity > threshold,
             proven=False,
+            grade=grade(similarity, False, threshold, 0.6),
         )
         for i, (similarity, output) in enumerate(rows)
     ]
@@ -121,7 +126,9 @@ def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100
         "num_unseen": num_unseen,
         "num_recovered": sum(sample.recovered for sample in samples),
         "num_recovered_unseen": num_unseen // 100,
+        "num_recognisable": sum(sample.grade == "recognisable" for sample in samples),
         "threshold": threshold,
+        "recognisable": 0.6,
         "class_names": [f"class {k}" for k in range(classes)],
         "samples": samples,
     }
@@ -169,7 +176,7 @@ def test_the_page_is_whole_and_never_scrolls_sideways(
 ) -> None:
     tab = show(face_audit, width, scheme)
     assert tab.locator("#gallery canvas").count() == 3 * 40
-    assert tab.locator(".plot svg").count() == 4
+    assert tab.locator(".plot svg").count() == 5
     assert too_wide(tab) == []
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
@@ -180,7 +187,9 @@ def test_the_page_is_whole_and_never_scrolls_sideways(
 
 def test_the_decision_comes_first_and_agrees_with_the_record(show: Show, face_audit: Audit) -> None:
     tab, record = show(face_audit), face_audit.record
-    assert f"{record.num_recovered} of its {record.num_samples} training samples" in tab.locator("h1").inner_text()
+    said = f"gives {record.num_recognisable} of its {record.num_samples} training images away, recognisably"
+    assert said in tab.locator("h1").inner_text()
+    assert "To someone who has its weights alone" in tab.locator("h1").inner_text()
     assert tab.evaluate("document.body.firstElementChild.querySelector('h1') !== null")
     assert numbers(tab) == [record.num_recovered, record.num_recovered_unseen]
 
@@ -208,7 +217,7 @@ def test_the_slider_moves_the_counts_and_finds_back(show: Show, face_audit: Audi
         assert tab.locator("#fpr").inner_text() == f"{100 * above[1] / 40:g}%"
         assert tab.locator("#scatter circle.recovered").count() == above[0]
         similarity, word = tab.locator("#pair dl div:nth-child(2) dd").inner_text().split(", ")
-        assert word == ("recovered" if float(similarity) > threshold else "not recovered")
+        assert word == grade(float(similarity), False, threshold, max(threshold, record.recognisable))
     tab.locator("#calibrated").click()
     assert numbers(tab) == [record.num_recovered, record.num_recovered_unseen]
     tab.locator("#threshold").press("ArrowRight")
@@ -247,7 +256,10 @@ def test_the_gallery_sorts_and_filters(show: Show, face_audit: Audit) -> None:
     assert similarities(tab) == pytest.approx([sample.similarity for sample in margin], abs=0.0051)
     tab.locator("#class").select_option(label="face")
     assert set(tab.locator("#gallery .class").all_inner_texts()) == {"face"}
-    tab.locator("#state").select_option("not recovered")
+    tab.locator("#state").select_option("recognisable")
+    wanted = [sample for sample in samples if sample.label == 1 and sample.grade == "recognisable"]
+    assert len(similarities(tab)) == len(wanted) > 0
+    tab.locator("#state").select_option("nothing")
     wanted = [sample for sample in samples if sample.label == 1 and not sample.recovered]
     assert len(similarities(tab)) == len(wanted)
     tab.locator("#class").select_option(label="all")
@@ -324,11 +336,12 @@ def test_an_audit_that_found_nothing_has_a_page(show: Show, face_audit: Audit) -
         over_time=[],
         samples=samples,
     )
-    nothing = {"similarity": torch.zeros(n), "unseen_similarity": torch.zeros(n), "spectrum": torch.zeros(0)}
+    zeros = dict.fromkeys(("similarity", "unseen_similarity"), torch.zeros(n))
+    nothing = {**zeros, "spectrum": torch.zeros(0)}
     tab = show(replace(audit, arrays=audit.arrays | nothing))
     assert "cannot say" in tab.locator("h1").inner_text()
     assert numbers(tab) == [0, 0]
-    assert tab.locator(".plot svg").count() == 2
+    assert tab.locator(".plot svg").count() == 3
 
 
 def test_controls_baselines_and_rates_stand_beside_the_audit(show: Show, face_audit: Audit) -> None:
@@ -362,7 +375,7 @@ def test_proven_samples_are_marked_and_can_be_chosen(show: Show, face_audit: Aud
     samples = [s.model_copy(update={"proven": i < 3}) for i, s in enumerate(face_audit.record.samples)]
     tab = show(edited(face_audit, samples=samples, num_proven=3))
     assert tab.locator("#scatter circle.proven").count() == 3
-    tab.locator("#state").select_option("proven")
+    tab.locator("#state").select_option("exact")
     assert tab.locator("#gallery p.proven").count() == tab.locator("#gallery li").count() == 3
 
 
@@ -472,12 +485,18 @@ def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
     def said(**changes: object) -> str:
         return headline(edited(face_audit, **changes).record)
 
-    assert said().startswith("This model gives its training data away")
-    assert "than chance would" in said(verdict="pass", num_recovered=0, p_value=1.0)
-    assert said(verdict="pass").endswith("came back from its weights: the policy allows that.")
+    blind = "To someone who has its weights alone, this model gives"
+    assert said(num_recognisable=9) == f"{blind} 9 of its 40 training images away, recognisably."
+    exactly = said(num_recognisable=9, num_proven=9, attacker="knows the start")
+    assert exactly.startswith("To someone who has its weights and those it started from")
+    assert exactly.endswith("gives 9 of its 40 training images away, exactly.")
+    assert "recognisably (3 of them exactly)" in said(num_recognisable=9, num_proven=3)
+    assert "traces of 25 of its 40 training images" in said(num_recognisable=0, num_recovered=25)
+    assert "no more of its 40 training images away than chance would" in said(
+        verdict="pass", num_recovered=0, p_value=1.0
+    )
+    assert said(verdict="pass").endswith("recognisably: the policy allows that.")
     assert "cannot say" in said(verdict="inconclusive")
-    proven = said(verdict="pass", num_recovered=0, num_proven=3, p_value=1.0)
-    assert proven.startswith("3 of this model's 40 training samples came back")
 
 
 def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:

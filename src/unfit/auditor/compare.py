@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unfit.auditor.grades import GRADE_WORDS, count
+from unfit.auditor.grades import GRADE_WORDS
 from unfit.auditor.record import Record, Verdict
 from unfit.auditor.verdict import SIGNIFICANT
 from unfit.base.errors import UnfitError
@@ -53,7 +53,7 @@ def compare(old: Record, new: Record) -> Difference:
 
 def _regressions(old: Record, new: Record) -> list[str]:
     limit, grade, found = new.policy.max_recovered, new.policy.fail_on, []
-    before, now = (count([sample.grade for sample in record.samples], grade) for record in (old, new))
+    before, now = (record.num_graded(grade) for record in (old, new))
     if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
     if now > max(before, limit) and new.p_value < SIGNIFICANT:

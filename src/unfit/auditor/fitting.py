@@ -50,7 +50,10 @@ def check_fit(case: Case) -> Fitting:
     predicted = classes_of(own, threshold)
     right, unseen_right = predicted == y, classes_of(others, threshold) == case.unseen.y
     chance, p_value = agreement(predicted, y)
-    if p_value >= CHANCE_LEVEL:
+    guesses = p_value >= CHANCE_LEVEL and not bool(
+        right.all()
+    )  # of very few samples, all right is all there can be
+    if guesses:
         doubt = f"the model gets {_share(right)} of the private samples right, where guessing gets {chance:.0%}"
     elif p_worse(right, unseen_right) < WORSE_LEVEL:
         doubt = (
@@ -62,7 +65,7 @@ def check_fit(case: Case) -> Fitting:
     cause = find_cause(case, bool(doubt))
     if cause and not doubt:
         doubt = f"the model gets only {_share(right)} of the private samples right"
-    reasons = [doubt] * bool(doubt) + [CAUSES] * (p_value >= CHANCE_LEVEL and not cause)
+    reasons = [doubt] * bool(doubt) + [CAUSES] * (guesses and not cause)
     return Fitting(
         private_accuracy=float(right.float().mean()),
         unseen_accuracy=float(unseen_right.float().mean()),

@@ -11,7 +11,7 @@ from unfit.auditor.match import HIGH
 Grade = Literal["trace", "recognisable", "exact"]
 GRADES: Final[tuple[Grade, ...]] = ("trace", "recognisable", "exact")
 GRADE_WORDS: Final[dict[Grade, str]] = {
-    "trace": "a trace or more",
+    "trace": "leaving a trace or more",
     "recognisable": "recognisable or exact",
     "exact": "exact",
 }

@@ -194,3 +194,8 @@ class Record(Strict):
     repeat: AuditRequest | None  # None: made from arrays in Python
     redacted: bool
     samples: list[SampleRecord]
+
+    def num_graded(self, least: Grade) -> int:
+        """How many samples came back with this grade or a better one."""
+        counts = {"trace": self.num_recovered, "recognisable": self.num_recognisable, "exact": self.num_proven}
+        return counts[least]
