@@ -35,6 +35,7 @@ from unfit.auditor.report.junit import junit
 from unfit.auditor.report.terminal import duration, show
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
+from unfit.auditor.split import SPLIT_FILES, write_split
 from unfit.base.errors import UnfitError, UsageError, explained, unknown
 from unfit.base.files import as_json as json_text
 from unfit.base.files import new_file, new_folder
@@ -484,6 +485,24 @@ def _request(
         )
     except ValidationError as error:
         raise UsageError(explained(error)) from error
+
+
+@app.command()
+def split(
+    data: Annotated[str, typer.Argument(metavar="SOURCE", help="npz:FILE, images:DIR, or another of --data.")],
+    out_folder: Annotated[Path, typer.Option("--out", help="The folder of both parts; must not exist yet.")],
+    unseen: Annotated[float, typer.Option(help="The share of every class that is held out.")] = 0.5,
+    classes: Classes = None,
+    seed: Seed = 0,
+    force: Force = False,
+) -> int:
+    """Hold samples out at random before training: train on train.npz, and audit with unseen.npz as unseen."""
+    with new_folder(out_folder, force, SPLIT_FILES) as folder:
+        num, num_unseen = write_split(read_source(data, classes).train, unseen, seed, folder)
+    train, held_out = (f"npz:{out_folder / name}" for name in SPLIT_FILES)
+    out.print(f"{num} samples to train on and {num_unseen} unseen ones; after training:")
+    out.print(f"unfit audit MODEL --data {train} --unseen {held_out} --out AUDIT")
+    return 0
 
 
 @app.command()

@@ -16,13 +16,16 @@ from unfit.attacker.candidates import Part
 from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
 
-ALIKE = 0.7  # |correlation| of two candidates that are the same thing
-MOST = 8000  # candidates compared with each other
+SAME_SOURCE = 0.7  # |correlation| of two candidates that are the same thing
+MOST = 8000  # candidates compared with each other: their correlations take 256 MB
 RELIABILITY = (-1.8, 5.35, -8.0)  # see `reliability`; docs/research/unmixing.md has the measurements
 ROOMY = 0.5  # of the sources that edges can tell apart: with more, runs also agree on what is not there
-CONFIDENT = 0.9
-RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal
-SMOOTH = 50.0  # slope of the gates
+CONFIDENT = 0.9  # of the clusters above it 95% were true
+COLUMNS_RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal: clusters may be alike
+SMOOTH = 50.0  # slope of the gates, as in the KKT attack
+LARGEST_COSINE = 0.999  # so that its atanh is finite
+LOUDEST = 2.0  # standard deviations: beyond it evidence is cut off, so that one outlier does not decide
+BIAS_WEIGHT = 0.5  # the bias is the weaker evidence: alone it finds 69% of the signs, the KKT direction 76%
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +66,7 @@ def reliability(share: Tensor, crowding: float) -> Tensor:
 def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
     """Greedy: what most runs have found first; each candidate is in one cluster."""
     cosine = unit @ unit.T
-    near = cosine.abs() > ALIKE
+    near = cosine.abs() > SAME_SOURCE
     runs = (near.float() @ F.one_hot(origin).float() > 0).sum(1)
     free = torch.ones(len(unit), dtype=torch.bool, device=unit.device)
     clusters = []
@@ -89,14 +92,14 @@ def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
     """
     layers: Layers = [mixtures.gates, *mixtures.later]
     gram = x @ x.T
-    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
+    gram.diagonal().add_(COLUMNS_RIDGE * gram.diagonal().mean())
     columns = torch.linalg.solve(gram, x @ mixtures.weight.T)  # (c, w)
     unit = F.normalize(columns, dim=1)
     (plus, label), (minus, other) = (_agreement(layers, sign * x, sign * unit) for sign in (1.0, -1.0))
     evidence = _standard(torch.atanh(plus) - torch.atanh(minus))
     if mixtures.bias is not None:
         weight = torch.linalg.lstsq(columns.T, mixtures.bias[:, None]).solution[:, 0]
-        evidence = evidence + _standard(weight * columns.norm(dim=1)) / 2
+        evidence = evidence + BIAS_WEIGHT * _standard(weight * columns.norm(dim=1))
     right = evidence >= 0
     return torch.where(right[:, None], x, -x), torch.where(right, label, other)
 
@@ -106,8 +109,9 @@ def _agreement(layers: Layers, x: Tensor, columns: Tensor) -> tuple[Tensor, Tens
     phi = forward(layers, x, SMOOTH)[2]
     label = predicted(phi)
     signals = candidate_signals(layers, x, label, choose_score("auto", phi.shape[1]), SMOOTH)[:, 0]
-    return F.cosine_similarity(signals, columns).clamp(-0.999, 0.999), label
+    return F.cosine_similarity(signals, columns).clamp(-LARGEST_COSINE, LARGEST_COSINE), label
 
 
 def _standard(evidence: Tensor) -> Tensor:
-    return (evidence / evidence.square().mean().sqrt().clamp_min(1e-12)).clamp(-2, 2)
+    """In standard deviations."""
+    return (evidence / evidence.square().mean().sqrt().clamp_min(1e-12)).clamp(-LOUDEST, LOUDEST)

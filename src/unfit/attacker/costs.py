@@ -14,15 +14,16 @@ import torch
 from unfit.base.nets import Architecture, device
 
 SIDE = 512  # of the product that is timed: large enough to reach full speed, and done in a millisecond
+REPEATS = 5  # of that product; the best is taken, since other work on the machine only ever slows it down
 OVERHEAD = 5e-4  # seconds an iteration takes whatever its size: some twenty calls into PyTorch
 
 
 @cache
 def operations_per_second(dtype: torch.dtype = torch.float32) -> float:
-    """Of a matrix product, the best of five."""
+    """In a matrix product."""
     a = torch.ones(SIDE, SIDE, dtype=dtype, device=device())
     best = math.inf
-    for _ in range(5):
+    for _ in range(REPEATS):
         began = time.perf_counter()
         float((a @ a)[0, 0])  # read, so that it is done
         best = min(best, time.perf_counter() - began)

@@ -9,6 +9,12 @@ from torch import Tensor
 
 Contrast = Literal["root", "log"]
 
+ROOT_EPS, LOG_EPS = 0.01, 0.1  # of a whitened edge's mean square, 1: they round off the densities' cusp at zero
+STANDS_STILL = 1e-6  # 1 − |cosine| of the source that moved most in an iteration
+LEAST_CURVATURE = 1e-2  # of a pair of sources: where it is near zero or negative, a Newton step would be endless
+LONGEST_STEP = 0.3  # of ‖B‖: far from the end a whole Newton step may lead away
+FLATTEST = 1e-12  # of the largest variance: a direction without edges (a flat image) must not become noise
+
 
 def edge_groups(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
     """What is sparse in a source: (r, groups, size). A group is all derivatives, of all channels, at one pixel.
@@ -43,7 +49,7 @@ def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: i
         new = step(b, x, y, phi.reshape(r, -1), slope, num)
         moved = 1 - torch.nn.functional.cosine_similarity(new, b).abs().min()
         b = new
-        if moved < 1e-6:
+        if moved < STANDS_STILL:
             break
     return b @ white
 
@@ -58,10 +64,10 @@ def _score(y: Tensor, contrast: Contrast) -> tuple[Tensor, Tensor]:
     """φ = −∇ log p of each group and the mean slope of φ, p ∝ exp(−√(q + ε)) or (q + ε)^−½; q: mean square."""
     q = y.square().mean(2)
     if contrast == "root":
-        weight = (q + 0.01).rsqrt()
+        weight = (q + ROOT_EPS).rsqrt()
         bend = weight**3
     else:
-        weight = 1 / (q + 0.1)
+        weight = 1 / (q + LOG_EPS)
         bend = 2 * weight**2
     return weight[..., None] * y, (weight - bend * q / y.shape[2]).mean(1)
 
@@ -75,12 +81,11 @@ def _likelihood_step(b: Tensor, x: Tensor, y: Tensor, phi: Tensor, slope: Tensor
     gradient = phi @ y.T / num - torch.eye(len(b), device=b.device)
     power = y.square().mean(1)
     curve = slope[:, None] * power[None]
-    step = (curve.T * gradient - gradient.T) / (curve * curve.T - 1).clamp_min(1e-2)
+    step = (curve.T * gradient - gradient.T) / (curve * curve.T - 1).clamp_min(LEAST_CURVATURE)
     step.diagonal().copy_(gradient.diagonal() / (slope * power + 1))
-    return b - min(1.0, 0.3 * len(b) ** 0.5 / float(step.norm())) * step @ b
+    return b - min(1.0, LONGEST_STEP * len(b) ** 0.5 / float(step.norm())) * step @ b
 
 
 def _whitening(flat: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh((flat @ flat.T / flat.shape[1]).double())
-    floor = values.max() * 1e-12  # a direction without edges (a flat image) must not be blown up to noise
-    return (vectors * values.clamp_min(floor).rsqrt() @ vectors.T).to(flat)
+    return (vectors * values.clamp_min(FLATTEST * values.max()).rsqrt() @ vectors.T).to(flat)

@@ -13,11 +13,14 @@ from torch import Tensor
 
 MAX_INPUTS = 3  # more dimensions have too many meeting points for random starts to find
 LIVE = 0.05  # of the largest row: smaller neurons never left their start
-STARTS = 2000  # random points …
-WIDTHS = (0.1, 0.05, 0.02, 0.01)  # … that move in kernels of these widths, in units of the data's size,
-SHIFTS = 5  # so often in each
+FARTHEST = 0.95  # quantile of the kinks' distances from the origin that is taken for the data's size
+NUM_STARTS = 2000  # random points …
+WIDTHS = (0.1, 0.05, 0.02, 0.01)  # … that move in kernels of these widths, in units of the data's size …
+SHIFTS = 5  # … this often in each
+STAY = 0.01  # of one kink: along directions in which no kink is near, a point stays where it is
 SPACING = 0.03  # H22's distance of duplicates, in the same units
-LARGE = 0.4  # of the median of the ten largest multipliers (H22 keeps λ > 5, in units of its own)
+NUM_LARGEST, NOT_SMALL = 10, 0.4  # of the median of the ten largest multipliers (H22: λ > 5, in its own units)
+NNLS_PASSES = 50  # for each unknown, instead of SciPy's 3: running out of them is an error
 
 
 def meeting_points(weight: Tensor, bias: Tensor, most: int, seed: int) -> Tensor:
@@ -26,13 +29,13 @@ def meeting_points(weight: Tensor, bias: Tensor, most: int, seed: int) -> Tensor
     size = np.linalg.norm(w, axis=1)
     live = size > LIVE * size.max()
     normal, offset = w[live] / size[live, None], b[live] / size[live]
-    unit = float(np.quantile(np.abs(offset), 0.95))  # kinks lie as far out as the data
-    x = unit * np.random.default_rng(seed).normal(size=(STARTS, w.shape[1]))
+    unit = float(np.quantile(np.abs(offset), FARTHEST))  # kinks lie as far out as the data
+    x = unit * np.random.default_rng(seed).normal(size=(NUM_STARTS, w.shape[1]))
     for width in WIDTHS:
         for _ in range(SHIFTS):  # to the weighted least-squares meeting point of the kinks nearby
             gap = x @ normal.T + offset
             near = _kernel(gap, width * unit)
-            gram = np.einsum("sj,ja,jb->sab", near, normal, normal) + 0.01 * np.eye(x.shape[1])
+            gram = np.einsum("sj,ja,jb->sab", near, normal, normal) + STAY * np.eye(x.shape[1])
             x = x - np.linalg.solve(gram, ((near * gap) @ normal)[..., None])[..., 0]
     num_kinks = _kernel(x @ normal.T + offset, WIDTHS[-1] * unit).sum(1)
     return torch.from_numpy(thin(x[np.argsort(-num_kinks)], SPACING * unit, most)).to(weight)
@@ -54,14 +57,14 @@ def exact_multipliers(signals: Tensor, x: Tensor, weight: Tensor, bias: Tensor) 
     inputs = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     gradients = (signals[:, :, None] * inputs[:, None, :]).flatten(1).double().cpu().numpy()
     theta = torch.cat([weight, bias[:, None]], 1).flatten().double().cpu().numpy()
-    solution, _ = nnls(gradients.T, theta, maxiter=50 * len(x))
+    solution, _ = nnls(gradients.T, theta, maxiter=NNLS_PASSES * len(x))
     return torch.from_numpy(solution).to(x)
 
 
 def large(multiplier: Tensor) -> Tensor:
     """Which multipliers count, as positions, largest first."""
     order = multiplier.argsort(descending=True)
-    return order[multiplier[order] > LARGE * multiplier[order[:10]].median()]
+    return order[multiplier[order] > NOT_SMALL * multiplier[order[:NUM_LARGEST]].median()]
 
 
 def _kernel(gap: np.ndarray, width: float) -> np.ndarray:

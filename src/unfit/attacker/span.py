@@ -16,8 +16,11 @@ from torch import Tensor
 
 BULK = 0.25  # quantile of the singular values that is taken to be noise: data may fill the other three quarters
 CLIFF = 20.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
-LARGE = 1_000_000  # values in a matrix whose SVD takes seconds
-ROUNDING = 1e-5  # of the largest singular value: what remains of a random start lies higher
+SLOW_SVD = 1_000_000  # values in a matrix: from here on an SVD takes seconds
+AFTER_CLIFF = 1e-5  # of the largest value: rounding errors lie lower, what remains of a random start higher
+LEAST_EDGE = 1e-6  # of the largest value: below are only the rounding errors of training in float32
+GRID = 20_001  # points of the Marchenko–Pastur law: its quantiles to four digits
+SQUARE_ROUNDING = 1e-15  # of the largest eigenvalue of a Gram matrix, in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +45,7 @@ def read_span(mixtures: Tensor) -> Span:
     noise = noise_level(values, *mixtures.shape)
     fluctuation = 1 + min(mixtures.shape) ** (-2 / 3)  # of the largest value: the Tracy–Widom scale
     edge = noise * fluctuation * sum(math.sqrt(side) for side in mixtures.shape)
-    edge = max(edge, ROUNDING / 10 * float(values[0]))  # rounding errors are no directions
+    edge = max(edge, LEAST_EDGE * float(values[0]))
     return Span(values, right, noise, edge, int((values > edge).sum()), False)
 
 
@@ -50,7 +53,7 @@ def noise_level(values: Tensor, w: int, d: int) -> float:
     """Standard deviation of the white noise whose lower singular values these are (Marchenko–Pastur law)."""
     ratio = min(w, d) / max(w, d)
     low, high = (1 - math.sqrt(ratio)) ** 2, (1 + math.sqrt(ratio)) ** 2
-    grid = np.linspace(math.sqrt(low), math.sqrt(high), 20_001)[1:-1]  # of singular values: no pole where w = d
+    grid = np.linspace(math.sqrt(low), math.sqrt(high), GRID)[1:-1]  # of singular values: no pole where w = d
     mass = np.cumsum(np.sqrt((high - grid**2) * (grid**2 - low)) / grid)
     expected = float(np.interp(BULK, mass / mass[-1], grid)) * math.sqrt(max(w, d))
     return float(values.flip(0)[int(BULK * len(values))]) / expected
@@ -73,18 +76,18 @@ def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
     That way values below 3·10⁻⁸ of the largest are lost in rounding, far below any that matters.
     """
-    if matrix.numel() < LARGE:
+    if matrix.numel() < SLOW_SVD:
         _, values, right = torch.linalg.svd(matrix, full_matrices=False)
         return values, right
     wide = matrix.shape[0] <= matrix.shape[1]
     squares, vectors = torch.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)
-    values, vectors = squares.flip(0).clamp_min(1e-15 * float(squares.max())).sqrt(), vectors.flip(1)
+    values, vectors = squares.flip(0).clamp_min(SQUARE_ROUNDING * float(squares.max())).sqrt(), vectors.flip(1)
     right = torch.nn.functional.normalize(vectors.T @ matrix, dim=1) if wide else vectors.T
     return values, right
 
 
 def _cliff(values: Tensor) -> int:
     """How many singular values stand before the first cliff that ends in rounding errors; 0 if there is none."""
-    falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < ROUNDING * values[0])
+    falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < AFTER_CLIFF * values[0])
     falls[int((1 - BULK) * len(values)) :] = False  # the last values of a square matrix fall by chance
     return int(falls.nonzero()[0]) + 1 if falls.any() else 0

@@ -27,6 +27,7 @@ Weigh = Callable[[Tensor], Tensor]
 """From the outputs Φ (m, k) of the candidates to their weights g (m, k)."""
 Layers = list[tuple[Tensor, Tensor | None]]
 
+CANDIDATES_PER_DIRECTION = 3  # of the span; H22 takes two for each sample, but the number of samples is not known
 SUPPORTED = (
     nn.Linear,
     nn.Conv2d,
@@ -199,9 +200,9 @@ def _refuse(problems: list[str]) -> None:
 
 
 def num_candidates(asked: int | None, rank: int, score: Score, num_outputs: int) -> int:
-    """As many as asked for, or three for each direction of the span (the papers: at least two a sample)."""
+    """As many as asked for, or some for each direction of the span; equally many for each class."""
     chosen = choose_score(score, num_outputs)
-    return share_out(asked, 3 * rank, 1 if chosen == "any" else max(num_outputs, 2))
+    return share_out(asked, CANDIDATES_PER_DIRECTION * rank, 1 if chosen == "any" else max(num_outputs, 2))
 
 
 def strength(multiplier: Tensor) -> Tensor:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,6 +26,55 @@ def chance(num_recovered: int, num_samples: int, num_unseen: int, fpr: float) ->
 
     allowed = int(fpr * num_unseen)
     return float(hypergeom.cdf(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed))
+
+
+def strata(private_y: Tensor, unseen_y: Tensor, fpr: float) -> tuple[Tensor, Tensor]:
+    """The stratum that each private and each unseen sample is judged in: its class, or −1 for all small classes.
+
+    A class is large if a share `fpr` of its unseen samples is at least one. The shares of large classes may
+    differ between both sets; those within stratum −1 may not, or its threshold means nothing.
+    """
+    labels, counts = unseen_y.unique(return_counts=True)
+    large = labels[torch.tensor([int(fpr * num) >= 1 for num in counts.tolist()])]
+    private, unseen = (torch.where(torch.isin(y, large), y, -1) for y in (private_y, unseen_y))
+    return private, unseen
+
+
+def calibrate_by_class(unseen_similarity: Tensor, unseen_y: Tensor, private_y: Tensor, fpr: float) -> Tensor:
+    """The threshold for each private sample, calibrated on the unseen samples of its own stratum.
+
+    It is infinite where there are none: nothing can be said of such a sample.
+    """
+    private, unseen = strata(private_y, unseen_y, fpr)
+    thresholds = torch.full(private.shape, torch.inf)
+    for stratum in unseen.unique():
+        thresholds[private == stratum] = calibrate(unseen_similarity[unseen == stratum], fpr)
+    return thresholds
+
+
+def chance_by_class(num_recovered: int, unseen_y: Tensor, private_y: Tensor, fpr: float) -> float:
+    """`chance`, for thresholds by class. The strata are independent, so their sum is a convolution."""
+    private, unseen = strata(private_y, unseen_y, fpr)
+    total = np.ones(1)
+    for stratum in unseen.unique():
+        n, m = int((private == stratum).sum()), int((unseen == stratum).sum())
+        total = np.convolve(total, _num_above(n, m, int(fpr * m)))
+    return min(1.0, float(total[num_recovered:].sum()))
+
+
+def _num_above(n: int, m: int, allowed: int) -> npt.NDArray[np.float64]:
+    """The probabilities that 0, …, n of n samples exceed the (allowed + 1)-th largest of m that are like them.
+
+    Any order of the n + m is as likely, so the number is negative hypergeometric.
+    """
+    from scipy.special import gammaln
+
+    def choose(total: Any, part: Any) -> Any:
+        return gammaln(total + 1) - gammaln(part + 1) - gammaln(total - part + 1)
+
+    r = np.arange(n + 1)
+    below = n - r + m - allowed - 1
+    return np.exp(choose(r + allowed, r) + choose(below, n - r) - choose(n + m, n))
 
 
 def interval(count: int, total: int) -> tuple[float, float]:

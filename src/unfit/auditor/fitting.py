@@ -132,6 +132,7 @@ class Form:
     what: str
     how: str
     change: Callable[[Tensor], Tensor]
+    scaled: bool = False
 
 
 def find_cause(case: Case, doubtful: bool) -> str | None:
@@ -159,7 +160,8 @@ def find_cause(case: Case, doubtful: bool) -> str | None:
         return None
     if is_relabelled:
         return f"with the labels {_order_words(order)} the model gets {_share(right)} of the private samples right"
-    also = f"; as many with {listed([form.what for form in equal])}: take the one of its training" if equal else ""
+    several = best.scaled and any(form.scaled for form in equal)
+    also = "; other scales do as well: take the one it was trained with" if several else ""
     return f"with {best.what} the model gets {_share(right)} of the private samples right: pass {best.how}{also}"
 
 
@@ -184,7 +186,7 @@ def forms(case: Case, seen: Form) -> list[Form]:
 
 def _then(first: Form, second: Form) -> Form:
     what, how = (" and ".join(filter(None, pair)) for pair in ((first.what, second.what), (first.how, second.how)))
-    return Form(what, how, lambda x: second.change(first.change(x)))
+    return Form(what, how, lambda x: second.change(first.change(x)), first.scaled)
 
 
 def _layouts(shape: tuple[int, ...]) -> list[Form]:
@@ -263,7 +265,7 @@ def _scales(private: Samples) -> list[Form]:
 def _affine(what: str, how: str, shift: Tensor | float, spread: Tensor | float) -> Form:
     width = torch.as_tensor(spread)
     width = torch.where(width == 0, 1, width)
-    return Form(what, how, lambda x: (x - shift) / width)
+    return Form(what, how, lambda x: (x - shift) / width, scaled=True)
 
 
 def reorder(predicted: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:

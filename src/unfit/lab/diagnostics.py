@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.attacker.kinks import NNLS_PASSES
 from unfit.base.nets import layers_of, margin
 
 CHUNK = 64  # samples whose convolutional gradients are in memory at once
+LEAST_EIGENVALUE = 1e-15  # of the largest: rounding in float64
 
 
 def layer_norms(net: nn.Module) -> list[float]:
@@ -106,6 +108,6 @@ def _nnls_gram(gram: np.ndarray, product: np.ndarray) -> np.ndarray:
 
     values, vectors = np.linalg.eigh(gram)
     # not cut off but raised: gradients of very different size make small eigenvalues that matter
-    root = np.sqrt(values.clip(max(1e-15 * values[-1], 1e-300)))
-    solution, _ = nnls(root[:, None] * vectors.T, vectors.T @ product / root, maxiter=30 * len(gram))
+    root = np.sqrt(values.clip(max(LEAST_EIGENVALUE * values[-1], 1e-300)))
+    solution, _ = nnls(root[:, None] * vectors.T, vectors.T @ product / root, maxiter=NNLS_PASSES * len(gram))
     return np.asarray(solution)

@@ -23,11 +23,21 @@ from unfit.base.nets import Architecture, device, initialise, margin, outputs
 from unfit.base.progress import Report, quiet
 from unfit.lab.diagnostics import decay_residuals, kkt_residuals, layer_norms
 
+# The flow
 RELATIVE_STEP = 1.3e-3  # of ‖θ‖, a step of the flow; 26 times finer ends at the same loss, accuracy and spectrum
-MAX_LOG_STEP = 0.5
+MAX_LOG_STEP = 0.5  # times ∇ log L: binds where gradients are small, as on the circle at first
 MAX_RISE = 0.1  # of the loss in one step: where samples sit on kinks of the net, small rises are the way down
-PATIENCE = 100  # steps
-TINY = 1e-37  # the smallest loss with a logarithm in float32
+STEP_GROWTH = 1.1  # after each step that is kept, so a halved one is whole again after eight
+SHORTEST_STEP = 1e-12  # times ∇ log L: float32 weights no longer move
+LEAST_LOSS = 1e-37  # the smallest loss with a logarithm in float32
+# Settling, with weight decay
+FIRST_LR = 0.1  # where the search for a good one begins
+LR_GROWTH, LR_AFTER_RISE, LR_AFTER_OVERFLOW = 1.01, 0.9, 0.5  # times the learning rate after each step
+NESTEROV = 3  # momentum k / (k + 3) after k steps without a restart
+SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # over so many steps, a smaller relative gain is the end
+# Descent
+KEEP_EVERY = 100  # epochs between the copies that a diverging run falls back to
+MAX_CURVE = 500  # points of the curve that are recorded, about
 
 Method = Literal["flow", "gd", "sgd"]
 Loss = Literal["logistic", "ce", "l2", "l2.5", "huber"]
@@ -189,7 +199,7 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -
     loss = first = trainee.objective(y, settings)
     while trace.steps < settings.max_steps:
         value = loss.item()
-        if done := "loss underflow" if value < TINY else _flow_done(value, trace.flow_time, settings):
+        if done := "loss underflow" if value < LEAST_LOSS else _flow_done(value, trace.flow_time, settings):
             return trace.end(done)
         gradient = torch.autograd.grad(loss.log(), parameters, allow_unused=True, materialize_grads=True)
         size, slope = (_squares(t).sqrt().item() for t in (parameters, gradient))
@@ -199,10 +209,10 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -
         while not loss.item() <= value * (1 + MAX_RISE):
             _move(parameters, gradient, step / 2)
             step, relative = step / 2, relative / 2
-            if step < 1e-12:
+            if step < SHORTEST_STEP:
                 return trace.end("converged")
             loss = trainee.objective(y, settings)
-        relative = min(1.1 * relative, RELATIVE_STEP)
+        relative = min(STEP_GROWTH * relative, RELATIVE_STEP)
         trace.add(loss.item(), step / value)
         progress(_flow_fraction(trace, first.item(), settings), f"loss {loss.item():.1e}")
     return trace
@@ -216,7 +226,7 @@ def _flow_done(loss: float, flow_time: float, settings: FitSettings) -> str:
 
 def _flow_fraction(trace: Trace, first: float, settings: FitSettings) -> float:
     if settings.target_loss is not None:
-        done = math.log(first / max(trace.loss, TINY)) / max(math.log(first / settings.target_loss), 1e-9)
+        done = math.log(first / max(trace.loss, LEAST_LOSS)) / max(math.log(first / settings.target_loss), 1e-9)
     else:
         done = math.log1p(trace.flow_time) / math.log1p(settings.flow_time)
     return min(max(done, 0.0), 1.0)
@@ -232,21 +242,22 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report)
     trainee.rest.data *= math.exp(-settings.weight_decay * settings.flow_time)
     trainee.rest.requires_grad_(False)
     parameters = [p for p in trainee.parameters() if p.requires_grad]
-    trace, lr, age, last = Trace(), 0.1, 0, math.inf
+    trace, lr, age, last = Trace(), FIRST_LR, 0, math.inf
     old = [p.detach().clone() for p in parameters]
     while trace.steps < settings.max_steps:
         here = [p.detach().clone() for p in parameters]
-        _move(parameters, torch._foreach_sub(here, old), age / (age + 3))
+        _move(parameters, torch._foreach_sub(here, old), age / (age + NESTEROV))
         loss = trainee.objective(y, settings)
         if not loss.item() < last and age:
             torch._foreach_copy_([p.data for p in parameters], old)
-            age, lr, last = 0, lr * (0.9 if math.isfinite(loss.item()) else 0.5), math.inf
+            lr *= LR_AFTER_RISE if math.isfinite(loss.item()) else LR_AFTER_OVERFLOW
+            age, last = 0, math.inf
             trace.steps += 1
             continue
         gradient = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         _move(parameters, gradient, -lr)
         trace.add(loss.item(), lr)
-        old, age, lr, last = here, age + 1, 1.01 * lr, loss.item()
+        old, age, lr, last = here, age + 1, LR_GROWTH * lr, loss.item()
         if _settled(trace):
             return trace.end("converged")
         progress(trace.steps / settings.max_steps, f"loss {last:.4f}")
@@ -254,8 +265,10 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report)
 
 
 def _settled(trace: Trace) -> bool:
-    """Less than one part in 10⁴ won over the last hundred steps."""
-    return len(trace.curve) > PATIENCE and trace.curve[-PATIENCE][2] - trace.loss < 1e-4 * trace.loss
+    """Whether the last steps have won next to nothing."""
+    if len(trace.curve) <= SETTLED_STEPS:
+        return False
+    return trace.curve[-SETTLED_STEPS][2] - trace.loss < SETTLED_GAIN * trace.loss
 
 
 def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
@@ -266,7 +279,7 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report
     order = torch.Generator().manual_seed(settings.seed)
     trace, good = Trace(), _copy(trainee.state_dict())
     for epoch in range(settings.epochs):
-        before = _copy(trainee.state_dict()) if epoch % PATIENCE == 0 else good
+        before = _copy(trainee.state_dict()) if epoch % KEEP_EVERY == 0 else good
         shuffled = torch.randperm(len(y), generator=order).to(y.device)
         batches = shuffled.split(settings.batch) if stochastic else [None]
         losses = []
@@ -314,7 +327,7 @@ def _record(
     (x, y), (x_test, y_test) = train, test
     phi, phi_test = outputs(net, x), outputs(net, x_test)
     margins = margin(phi, y)
-    every = max(1, len(trace.curve) // 500)
+    every = max(1, len(trace.curve) // MAX_CURVE)
     return {
         "status": trace.status,
         "steps": trace.steps,

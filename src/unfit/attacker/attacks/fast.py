@@ -41,7 +41,7 @@ BOX_EVERY = 5  # iterations: the box is held by going through the inputs and bac
 SEEDS_OF_A_RUN = 1000  # run r of seed s starts from seed 1000 s + r, so no two runs share their start
 NUM_KINKS = 100  # meeting points, unless a number is asked for: H22's number of candidates on the circle
 KINK_SLOPE = 2  # times `alpha`: at a kink the gates decide, so they are taken sharper
-TINY = 1e-20  # added to a diagonal, so that candidates without any signal do not make it singular
+NO_SIGNAL = 1e-20  # added to a diagonal: candidates without any signal must not make it singular
 KINK_SECONDS = 5.0  # measured on the circle (docs/results.md)
 
 
@@ -56,11 +56,11 @@ class FastKKT(Method):
     solver: Literal["fast"] = "fast"
     score: Score = "auto"
     num_candidates: PositiveInt | None = None  # a run; default: three for each direction above the noise edge
-    runs: PositiveInt = 6
+    runs: PositiveInt = 6  # their snapshots gave more than the ends of sixteen (docs/method.md)
     iterations: PositiveInt = 60
     alpha: PositiveFloat = 50.0  # slope of the smooth derivative
     damping: PositiveFloat = 0.03  # of the mean squared signal
-    step: PositiveFloat = 0.3
+    step: PositiveFloat = 0.3  # of the whole way to where this iteration's equations would be solved
 
     title = "kkt"
 
@@ -134,7 +134,10 @@ class FastKKT(Method):
         return Outlook(self.title, True, f"random starts in {rank} directions", self.seconds(rank, architecture))
 
     def seconds(self, rank: int, architecture: Architecture) -> float:
-        """Each iteration takes signals of the candidates through all layers, and their multipliers."""
+        """Each iteration takes signals of the candidates through all layers, and their multipliers.
+
+        In operations: forward, back and the rest, two Gram matrices, and a few solves of 2/3 m³ each.
+        """
         m = num_candidates(self.num_candidates, rank, self.score, architecture.num_outputs)
         (w, _), *others = (shape for shape in architecture.layer_shapes if len(shape) == 2)
         later = sum(map(math.prod, others))
@@ -181,7 +184,7 @@ def alternate(
         c = multipliers(signals, u, fitted, bias, score)  # (m, q)
         a = (c[..., None] * signals).sum(1)
         gram = a @ a.T
-        gram.diagonal().add_(settings.damping * gram.diagonal().mean() + TINY)
+        gram.diagonal().add_(settings.damping * gram.diagonal().mean() + NO_SIGNAL)
         rest = fitted - a.T @ u
         moved = u + settings.step * torch.linalg.solve(gram, a @ rest)
         if not moved.isfinite().all():
@@ -211,7 +214,7 @@ def multipliers(signals: Tensor, u: Tensor, weight: Tensor, bias: Tensor | None,
     flat, x = signals.reshape(m * q, w), u.repeat_interleave(q, 0)
     gram = (flat @ flat.T) * (x @ x.T + (bias is not None))
     product = (flat * (x @ weight.T + (0 if bias is None else bias))).sum(1)
-    gram.diagonal().add_(MULTIPLIER_RIDGE * gram.diagonal().mean() + TINY)
+    gram.diagonal().add_(MULTIPLIER_RIDGE * gram.diagonal().mean() + NO_SIGNAL)
     if score == "any":
         return torch.linalg.solve(gram, product).view(m, q)
     active, c = torch.ones(m * q, dtype=torch.bool, device=u.device), product

@@ -35,7 +35,7 @@ class Inversion(Method):
 
     method: Literal["inversion"] = "inversion"
     num_candidates: PositiveInt | None = None  # default: about NUM_STARTS
-    iterations: PositiveInt = 300
+    iterations: PositiveInt = 300  # the paper gives no number; these take seconds
     lr: LogUniform = (1e-6, 1.0)  # each start draws its own (H22 App. B.2)
     sigma: LogUniform = (1e-7, 1.0)  # of the start, drawn likewise
 

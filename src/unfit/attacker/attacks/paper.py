@@ -106,7 +106,7 @@ class PaperKKT(Method):
         return Outlook(self.title, True, "one of its 100 settings", seconds)
 
     def seconds(self, rank: int, architecture: Architecture) -> float:
-        """Double precision, and a derivative of a gradient: six passes."""
+        """Double precision, and a derivative of a gradient: six passes, two operations for each multiplication."""
         m = num_candidates(self.num_candidates, rank, self.score, architecture.num_outputs)
         ops = 6 * 2 * m * pass_operations(architecture)
         return self.iterations * ops / operations_per_second(torch.float64)

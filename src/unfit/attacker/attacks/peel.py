@@ -42,19 +42,19 @@ HOPEFUL = 0.9  # quantile over the first components of how many neurons are off:
 PRIOR_SLOPE = 4  # a sum one standard deviation below zero is off with odds of e⁴ …
 PRIOR_DOUBT = 1e-3  # … but no gate is certain, so the column can overrule it
 FIRST_EPS, LAST_EPS = 0.25, 0.003  # ε of “off”: where it begins hardly matters, and it ends below VANISHES
-COLUMN_RIDGE = 1e-6  # times the mean diagonal: a few times float32's rounding, so that solving never fails
+EM_RIDGE = 1e-6  # times the mean diagonal, so that solving never fails; 10⁻⁸ to 10⁻⁴ do as well
 AT_ONCE = 64  # candidates fitted at a time, with an n × n matrix each: it bounds the memory
 
 # Step 2: proof
 VANISHES = 0.01  # of a column's mean size. Zeros of right columns are mostly below 10⁻⁴, the worst at a few 10⁻³
 SHARPEN = (1e-2, 5e-3, 2e-3, 1e-3)  # widths of “zero”, from VANISHES down to the size of the worst zeros
-BAR_DEVIATIONS = 8  # above the best of the null: a run tries many times more candidates than the null has
+BAR_DEVIATIONS = 8  # above the best of the null: a run tries many more candidates. 4 prove the same, 16 fewer
 SAME_COLUMN = 0.995  # |cosine| of two columns that are the same sample's; of 40 faces one pair was more alike
 
 # Step 3: purity
-PURIFY_PASSES = 5  # a pure column needs one; a column that still moves after five is given up
-FIRST_RIVAL = 0.1  # first width of “zero” for a rival: it is sought from nothing, so wider than SHARPEN
-NEAREST = 10  # columns that may be one of the two in a mixture: it is more like one of them than like most others
+PURIFY_PASSES = 5  # a pure column needs one, others seldom more than two; what still moves then is given up
+FIRST_RIVAL = 0.1  # first width of “zero” for a rival, sought from nothing; 0.01 to 0.2 give the same proofs
+NEAREST = 10  # columns that may be one of the two in a mixture, the most alike; 3 and 30 give the same proofs
 MADE_UP = 0.02  # relative distance from a mixture of two others, below which a column is that mixture
 
 # Step 4: peel. Ranks and contrasts change from round to round, because each finds other samples.
@@ -64,11 +64,11 @@ EASY = 25  # samples still mixed: so few are unmixed at full rank
 
 # Step 5: pictures
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
-NEARLY_ALL = 0.8  # share of the columns that must be known before disagreement means that some of them are wrong
+NEARLY_ALL = 0.8  # share of the columns: with fewer known, pictures disagree because of those that are missing
 WORST_ONE_IN = 10  # columns dropped at a time: one in ten, so that the rest can recover before it is judged again
 GATE_SLOPE = 10  # a sum of mean size has odds of e¹⁰: nearly hard, yet smooth enough for Newton's method
 NEWTON_STEPS, NEWTON_STEP = 30, 0.7  # damped: after a step the other of a neuron's two sums may be the larger
-LEAST_CURVE, CURVE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagonal: decided gates have no curvature
+LEAST_GATE_CURVE, GATE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagonal: decided gates have none
 
 
 class Peel(Method):
@@ -225,7 +225,7 @@ def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) ->
         share = torch.sigmoid(log_off - log_on)
         weight = share / eps**2 + (1 - share)
         gram = torch.stack([(space * row[:, None]).T @ space for row in weight])
-        gram.diagonal(dim1=1, dim2=2).add_(COLUMN_RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True))
+        gram.diagonal(dim1=1, dim2=2).add_(EM_RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True))
         a = torch.linalg.solve(gram, ((1 - share) * signals) @ space) @ space.T
     return level(a)
 
@@ -441,8 +441,8 @@ def _regress(own: Tensor, features: Tensor, answer: Tensor) -> Tensor:
         z, which = (own - torch.einsum("r,trw->tw", c, features)).max(0)
         used = features.gather(0, which.expand(1, features.shape[1], -1))[0]  # (n − k, w)
         p = torch.sigmoid(z / scale)
-        curve = (used * (p * (1 - p)).clamp_min(LEAST_CURVE)) @ used.T
-        curve.diagonal().add_(CURVE_RIDGE * curve.diagonal().mean())
+        curve = (used * (p * (1 - p)).clamp_min(LEAST_GATE_CURVE)) @ used.T
+        curve.diagonal().add_(GATE_RIDGE * curve.diagonal().mean())
         c = c + NEWTON_STEP * scale * torch.linalg.solve(curve, used @ (p - answer))
     return c
 

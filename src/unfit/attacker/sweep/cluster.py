@@ -25,9 +25,9 @@ from unfit.base.errors import UnfitError, UsageError
 Submit = Callable[[int, Values], "Future[Outcome]"]
 Place = tuple[Submit, Callable[[], int]]
 """A function that starts a trial, and one that says how many may run at once now."""
-ANSWER_WITHIN = 10  # seconds
+ANSWER_WITHIN = 10  # seconds for a server to answer
 RETRIES = 20  # of a trial whose node is lost
-REASON_LENGTH = 300  # characters of what Ray says
+REASON_LENGTH = 300  # characters of what Ray or MLflow says
 
 _job: Job  # what this process runs, if it is a worker
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 
-from unfit.attacker.sweep.cluster import check_reachable
+from unfit.attacker.sweep.cluster import REASON_LENGTH, check_reachable
 from unfit.attacker.sweep.trials import Ended, Plan
 from unfit.base.errors import UnfitError
 
 EXPERIMENT = "unfit"
+MOST_RUNS = 50_000  # that MLflow lists at once
 STATUS = {"complete": "FINISHED", "pruned": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 
 
@@ -42,7 +43,7 @@ def log_to_mlflow(uri: str, plan: Plan, ended: Iterable[Ended]) -> Callable[[End
         client = MlflowClient(tracking_uri=uri)
         known = client.get_experiment_by_name(EXPERIMENT)
         experiment = known.experiment_id if known else client.create_experiment(EXPERIMENT)
-        runs = client.search_runs([experiment], f"tags.sweep = '{sweep}'", max_results=50_000)
+        runs = client.search_runs([experiment], f"tags.sweep = '{sweep}'", max_results=MOST_RUNS)
     except MlflowException as error:
         raise _refused(uri, error) from error
     there = {run.data.tags.get("number") for run in runs}
@@ -53,4 +54,6 @@ def log_to_mlflow(uri: str, plan: Plan, ended: Iterable[Ended]) -> Callable[[End
 
 
 def _refused(uri: str, error: Exception) -> UnfitError:
-    return UnfitError(f"MLflow at {uri}: {str(error).splitlines()[0][:300]}; the sweep's folder holds everything")
+    return UnfitError(
+        f"MLflow at {uri}: {str(error).splitlines()[0][:REASON_LENGTH]}; the sweep's folder holds everything"
+    )
