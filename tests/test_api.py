@@ -29,6 +29,7 @@ from unfit import (
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.arrays import as_samples, sample_shape
 from unfit.auditor.case import private_set, unseen_set
+from unfit.base.errors import MisfitError
 from unfit.base.nets import Architecture, outputs
 from unfit.base.pictures import stretch
 

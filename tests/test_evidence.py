@@ -130,7 +130,7 @@ def test_few_unseen_samples_say_how_many_would_do() -> None:
     """22 of 60 above all of 10 unseen ones: p = 0.016. That must not pass, and some more would decide it."""
     said, reasons = decide(found(22, 22, 0, 60, 10), DONE, SILENT, Policy())
     assert said == "inconclusive"
-    enough = next(int(word) for word in reasons[0].split() if word.isdigit() and int(word) not in (22, 60))
+    enough = int(reasons[0].rpartition(" unseen samples instead of 10")[0].split()[-1])
     assert chance(22, 60, enough, 0.01) < 0.01 <= chance(22, 60, enough - 1, 0.01)
 
 
@@ -139,9 +139,8 @@ def test_the_rule_in_words_is_the_one_that_is_applied(face_audit: Audit) -> None
     assert policy.rule == "at most 3 training samples are leaving a trace or more, beyond chance"
     root = ElementTree.fromstring(junit(changed(face_audit.record, policy=policy.model_dump())))
     assert root[0].get("name") == policy.rule
-    assert (
-        policy.rule in Audit(changed(face_audit.record, policy=policy.model_dump()), face_audit.arrays).to_html()
-    )
+    shown = replace(face_audit, record=changed(face_audit.record, policy=policy.model_dump())).to_html()
+    assert policy.rule in shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +206,9 @@ def audit_of_proofs(x: Tensor, found: Tensor, proven: Tensor) -> list[bool]:
     target = Target(architecture, dict(initialise(architecture, None, 0).state_dict()))
     made = attack(target, "weights")
     candidates = pool([Part("planted", found, proven=proven)], made.attack, made.facts)
-    y, unseen = torch.arange(len(x)) % 2, images(len(x), seed=1)
-    done = audit(target, (x, y), (unseen, y), candidates=candidates, policy=Policy(window=3))
+    unseen = images(len(x), seed=1)
+    y, other = ((target.net()(each)[:, 0] > 0).long() for each in (x, unseen))  # the model knows its samples
+    done = audit(target, (x, y), (unseen, other), candidates=candidates, policy=Policy(window=3))
     return [sample.proven for sample in done.record.samples]
 
 

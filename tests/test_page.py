@@ -117,7 +117,7 @@ def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100
             upper_bound=similarity,
             recovered=similarity > threshold,
             proven=False,
-            grade=grade(similarity, False, threshold, 0.6),
+            grade=grade(similarity, False, similarity > threshold, 0.6),
         )
         for i, (similarity, output) in enumerate(rows)
     ]
@@ -217,7 +217,7 @@ def test_the_slider_moves_the_counts_and_finds_back(show: Show, face_audit: Audi
         assert tab.locator("#fpr").inner_text() == f"{100 * above[1] / 40:g}%"
         assert tab.locator("#scatter circle.recovered").count() == above[0]
         similarity, word = tab.locator("#pair dl div:nth-child(2) dd").inner_text().split(", ")
-        assert word == grade(float(similarity), False, threshold, max(threshold, record.recognisable))
+        assert word == grade(float(similarity), False, float(similarity) > threshold, record.recognisable)
     tab.locator("#calibrated").click()
     assert numbers(tab) == [record.num_recovered, record.num_recovered_unseen]
     tab.locator("#threshold").press("ArrowRight")

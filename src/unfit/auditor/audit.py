@@ -25,7 +25,7 @@ from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method, gather
 from unfit.attacker.mixtures import check_base
 from unfit.auditor.arrays import Arrays
-from unfit.auditor.calibration import calibrate, chance, interval
+from unfit.auditor.calibration import calibrate, calibrate_by_class, chance, chance_by_class, interval, strata
 from unfit.auditor.case import Case, case_of
 from unfit.auditor.exchange import Exchange, compare_sets
 from unfit.auditor.fitting import Fitting, check_fit
@@ -225,15 +225,23 @@ def evidence(
     )
     output, unseen_output = case.outputs()
     oracle = consult(case, policy.window)
+    by_class = calibrates_by_class(case, examined.exchange, policy.fpr)
     rate = _rate(matches.similarity, control.similarity, policy.fpr)
+    thresholds = torch.full((len(case.private),), rate.threshold)
+    if by_class:
+        thresholds = calibrate_by_class(control.similarity, case.unseen.y, case.private.y, policy.fpr)
+        rate = _recounted(rate, int((matches.similarity > thresholds).sum()), len(case.private))
     line = recognisable_line(control.similarity, rate.threshold, case.private.is_image)
-    samples = _samples(case, pool, matches, oracle, output, rate.threshold, line)
+    samples = _samples(case, pool, matches, oracle, output, thresholds, line)
     sweep = _sweep(case, pool, matches, rate.threshold, policy.window)
     seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
-    found = _found(samples, rate, len(case.unseen))
+    odds = chance(rate.num_recovered, len(case.private), len(case.unseen), policy.fpr)
+    if by_class:
+        odds = chance_by_class(rate.num_recovered, case.unseen.y, case.private.y, policy.fpr)
+    found = _found(samples, rate, len(case.unseen), odds)
     effort = _effort(case, pool)
     answer = _answer(oracle, policy.fpr)
-    verdict, reasons = decide(found, effort, _sight(answer, examined.exchange), policy)
+    verdict, reasons = decide(found, effort, _sight(answer, examined.exchange, by_class), policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
@@ -353,7 +361,17 @@ def _rate(own: Tensor, unseen: Tensor, fpr: float) -> Rate:
     return Rate(fpr=fpr, threshold=threshold, num_recovered=num, tpr=num / n, interval=interval(num, n))
 
 
-def _found(samples: list[SampleRecord], rate: Rate, num_unseen: int) -> Found:
+def calibrates_by_class(case: Case, exchange: Exchange, fpr: float) -> bool:
+    """Where only the shares of the classes differ, each large class is its own control."""
+    private, _ = strata(case.private.y, case.unseen.y, fpr)
+    return not exchange.exchangeable and exchange.within_classes and bool((private >= 0).all())
+
+
+def _recounted(rate: Rate, num: int, n: int) -> Rate:
+    return rate.model_copy(update={"num_recovered": num, "tpr": num / n, "interval": interval(num, n)})
+
+
+def _found(samples: list[SampleRecord], rate: Rate, num_unseen: int, p_value: float) -> Found:
     grades = [sample.grade for sample in samples]
     return Found(
         num_recovered=rate.num_recovered,
@@ -361,7 +379,7 @@ def _found(samples: list[SampleRecord], rate: Rate, num_unseen: int) -> Found:
         num_exact=count(grades, "exact"),
         num_samples=len(samples),
         num_unseen=num_unseen,
-        p_value=chance(rate.num_recovered, len(samples), num_unseen, rate.fpr),
+        p_value=p_value,
     )
 
 
@@ -389,9 +407,9 @@ def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
     )
 
 
-def _sight(oracle: OracleRecord, exchange: Exchange) -> Sight:
+def _sight(oracle: OracleRecord, exchange: Exchange, by_class: bool) -> Sight:
     differences = []
-    if not exchange.exchangeable:
+    if not exchange.exchangeable and not by_class:
         differences.append(
             f"private and unseen samples can be told apart without the model: {'; '.join(exchange.reasons)}. "
             "Compare with a random hold-out of the same source; `unfit split` makes one"
@@ -427,7 +445,7 @@ def _versions() -> dict[str, str]:
 
 
 def _samples(
-    case: Case, pool: Pool, matches: Matches, oracle: Oracle, output: Tensor, threshold: float, line: float
+    case: Case, pool: Pool, matches: Matches, oracle: Oracle, output: Tensor, thresholds: Tensor, line: float
 ) -> list[SampleRecord]:
     private, pair = case.private, (matches.shown, case.private.x)
     columns = {
@@ -439,14 +457,14 @@ def _samples(
         "ncc": ncc(*pair),
         "l2": l2(*pair),
         "upper_bound": oracle.similarity,
-        "recovered": matches.similarity > threshold,
+        "recovered": matches.similarity > thresholds,
         "proven": _proven(pool, private, case.mean, matches),
     }
     decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
     rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
     named = [(p, dict(zip(columns, row, strict=True))) for p, *row in rows]
     return [
-        SampleRecord(psnr=p, grade=grade(row["similarity"], row["proven"], threshold, line), **row)
+        SampleRecord(psnr=p, grade=grade(row["similarity"], row["proven"], row["recovered"], line), **row)
         for p, row in named
     ]
 

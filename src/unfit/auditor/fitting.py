@@ -50,9 +50,8 @@ def check_fit(case: Case) -> Fitting:
     predicted = classes_of(own, threshold)
     right, unseen_right = predicted == y, classes_of(others, threshold) == case.unseen.y
     chance, p_value = agreement(predicted, y)
-    guesses = p_value >= CHANCE_LEVEL and not bool(
-        right.all()
-    )  # of very few samples, all right is all there can be
+    # very few samples cannot do better than all right
+    guesses = p_value >= CHANCE_LEVEL and not bool(right.all())
     if guesses:
         doubt = f"the model gets {_share(right)} of the private samples right, where guessing gets {chance:.0%}"
     elif p_worse(right, unseen_right) < WORSE_LEVEL:

@@ -33,13 +33,13 @@ def recognisable_line(unseen_similarity: Tensor, threshold: float, is_image: boo
     return max(PICTURE_LINE if is_image else VECTOR_LINE, rare, threshold)
 
 
-def grade(similarity: float, is_proven: bool, threshold: float, line: float) -> Grade | None:
+def grade(similarity: float, is_proven: bool, is_recovered: bool, line: float) -> Grade | None:
     """The best grade that a sample earns; None if nothing of it came back."""
     if is_proven:
         return "exact"
-    if similarity > line:
-        return "recognisable"
-    return "trace" if similarity > threshold else None
+    if not is_recovered:
+        return None
+    return "recognisable" if similarity > line else "trace"
 
 
 def count(grades: list[Grade | None], least: Grade) -> int:
