@@ -13,6 +13,9 @@ enum { VECTORS = 8, WIDTH = 8, LANES = VECTORS * WIDTH, SIZE = 624, MIDDLE = 397
 #define FOR_VECTORS _Pragma("GCC unroll 8") for (int l = 0; l < VECTORS; l++)
 #define STEP(x, j) (1812433253u * ((x) ^ ((x) >> 30)) + (uint32_t)(j))
 
+/* the 24 bits that make up a number; where only 21 are in this output, the lower ones are left out */
+#define NUMBER(v, shift) (((shift) < 0 ? (v) << -(shift) : (v) >> (shift)) & 0xFFFFFFu)
+
 #define TWISTED(low, next, high, type)                                                  \
     ({                                                                                  \
         type y = ((low) & 0x80000000u) | ((next) & 0x7FFFFFFFu);                        \
@@ -33,7 +36,7 @@ static double score(uint32_t seed, int stride, int shift, const float *weight, i
     for (int i = 0; i < num; i++) {
         int j = stride * i;
         uint32_t v = TWISTED(x[j], x[j + 1], x[j + MIDDLE], uint32_t);
-        sum += weight[i] * (double)((v >> shift) & 0xFFFFFFu);
+        sum += weight[i] * (double)(NUMBER(v, shift));
     }
     return sum;
 }
@@ -63,7 +66,7 @@ int64_t seeds_at_first(uint64_t first, uint64_t count, int stride, int shift, co
             FOR_VECTORS
             {
                 words v = TWISTED(low[j][l], low[j + 1][l], high[j][l], words);
-                integers value = (integers)((v >> shift) & 0xFFFFFFu);
+                integers value = (integers)NUMBER(v, shift);
                 sum[l] += short_weight[i] * __builtin_convertvector(value, reals);
             }
         }

@@ -4,9 +4,9 @@ A layer gives rough values of the numbers its start was drawn from. Two tests, a
 fail and a longer one, add up these values times the numbers a seed draws. Were the seed another, that sum, scaled,
 would be standard normal. What is left is confirmed elsewhere, on the whole network.
 
-Early numbers need 397 + k steps of the seeding recurrence and no more. Later ones are reached by masks: only one bit
-of each, whether it is above a half, but at any place. Both are written in C too, which the system's compiler turns
-into vector code when it is there; nothing is kept on the disk. Otherwise NumPy does it, several times slower.
+Early numbers need 397 + k steps of the seeding recurrence and no more. Later ones are reached by masks: only one
+bit of each, whether it is above a half, but at any place. Both are written in C too, which the system's compiler
+turns into vector code if it is there; nothing is kept on the disk. Otherwise NumPy does it, several times slower.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unfit.attacker.start.twister import FIRST, SEEDS, SIZE, Words, first_outputs, masks, parity, seeded
+from unfit.attacker.start.twister import FIRST, SIZE, Words, first_outputs, masks, parity, seeded
 
 Reals = NDArray[np.float64]
 
@@ -38,7 +38,9 @@ LONG_BAR = 6.0  # of the longer test: one in 10⁹ others
 SIGNS, FIRST_SIGNS = 128, 8  # bits in all, and those that all seeds are tried on
 # standard deviations that the signs must reach after so many of them: 8 may hold one mistake, 9 in 256 seeds pass
 SIGN_BARS = {8: 2.0, 16: 2.0, 24: 2.5, 48: 3.5, 64: 4.5, 96: 5.0, 128: 5.5}
-SMOOTH = 9  # neighbours whose mean is taken off: what training adds to pixels side by side is alike, numbers are not
+SMOOTH = (
+    9  # neighbours whose mean is taken off: what training adds to pixels side by side is alike, numbers are not
+)
 UNIT = 2.0**-24
 ROOM = 1 << 16  # survivors of one block at most; more would be no search
 COMPILED_BLOCK, PLAIN_BLOCK = 1 << 21, 1 << 15  # seeds between two looks at the clock: about 0.1 s
@@ -49,13 +51,14 @@ CHECKED_ALL = 1 << 20  # seeds that are timed for an estimate
 class Trace:
     """Rough values of numbers in [0, 1) that stand in the stream at `place`, `place + stride`, …
 
-    PyTorch takes the low 24 bits of one output for a number, NumPy the high bits of the first of two.
+    Each number is the 24 bits of an output from bit `shift` on: PyTorch takes the low ones of each output. A
+    double takes two outputs, and the first holds its high bits: NumPy's top 24, or 21 in PyTorch, from bit −3 on.
     """
 
     values: Reals
     place: int = 0
     stride: int = 1
-    shift: int = 0  # of the 24 bits that make up a number
+    shift: int = 0
 
     @property
     def is_early(self) -> bool:
@@ -71,7 +74,7 @@ class Trace:
     def weights(self, num: int) -> NDArray[np.float32]:
         """Of the first numbers, as integers of 24 bits: their sum is standard normal for any other seed."""
         rough = self.rough[:num] - self.rough[:num].mean()
-        return (rough * (UNIT * 12**0.5 / max(np.linalg.norm(rough), 1e-300))).astype(np.float32)
+        return (rough * (UNIT * 12**0.5 / max(float(np.linalg.norm(rough)), 1e-300))).astype(np.float32)
 
     @cached_property
     def early_tests(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -206,8 +209,9 @@ def _plain_early(trace: Trace, block: range) -> list[int]:
 def _early_scores(trace: Trace, weight: NDArray[np.float32], seeds: Words) -> Reals:
     places = trace.stride * np.arange(len(weight))
     words = seeded(seeds, int(places[-1]) + SIZE - FIRST + 1)
-    numbers = (first_outputs(words, places) >> trace.shift) & 0xFFFFFF
-    return weight.astype(np.float64) @ numbers
+    outputs = first_outputs(words, places)
+    numbers = outputs >> trace.shift if trace.shift >= 0 else outputs << -trace.shift
+    return weight.astype(np.float64) @ (numbers & 0xFFFFFF)
 
 
 def _plain_masks(trace: Trace, block: range) -> list[int]:
@@ -227,6 +231,3 @@ def _plain_masks(trace: Trace, block: range) -> list[int]:
 
 def _as_words(block: range) -> Words:
     return np.arange(block.start, block.stop, dtype=np.uint64).astype(np.uint32)
-
-
-assert SEEDS == 1 << 32
