@@ -70,9 +70,9 @@ def preflight(model: Target | nn.Module, base: Target | nn.Module | None = None)
     notes = [
         _on_samples(mixtures),
         _on_start(mixtures),
-        _on_seed(mixtures),
         _on_balance(layers),
         _on_optimiser(mixtures),
+        _on_seed(mixtures),
     ]
     return Preflight(
         str(target.architecture),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -429,7 +429,8 @@ class Forecast:
 
     @cached_property
     def _speed(self) -> float:
-        return seeds_per_second(self.clue.trace)
+        near = replace(self.clue.trace, place=min(self.clue.trace.place, 1))  # all later places cost the same
+        return seeds_per_second(near)
 
     def seconds(self, num_seeds: int = SEEDS) -> float:
         """With so many seeds, at most."""
