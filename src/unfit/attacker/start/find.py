@@ -28,7 +28,7 @@ from unfit.base.progress import Report, quiet
 from unfit.base.target import Target, Weights
 
 TAKEN = 4096  # values of a layer that are compared in the search; all of them confirm
-FEWEST = 64  # a layer with fewer cannot single out one of 2³² seeds
+FEWEST, FEWEST_FAR = 64, 256  # fewer cannot single out one of 2³² seeds; of later ones only signs are compared
 UNIFORM, SLACK = -1.2, 0.3  # excess kurtosis of uniform numbers; of normal ones it is 0
 MOVED = 0.6  # correlation with its start that a layer must still have, by its kurtosis, to be searched
 CERTAIN = -12.0  # log10 of the p-value, all tries counted
@@ -198,13 +198,15 @@ def _clue(target: Target, recipe: Recipe, quietest: dict[str, int]) -> Clue | No
     near: list[tuple[float, int, Site, Tensor]] = []
     for site in recipe.sites:
         for offset, window in _windows(recipe, target.weights[site.tensor], quietest[site.tensor]):
-            likeness = float(nearness(window, site.family))
-            if likeness >= (HARDLY_MOVED if offset else MOVED):
-                near.append((likeness, site.place + offset, site, window))
+            likeness, place = float(nearness(window, site.family)), site.place + offset
+            enough = len(window) >= (FEWEST_FAR if place else FEWEST)
+            if enough and likeness >= (HARDLY_MOVED if offset else MOVED):
+                near.append((likeness, place, site, window))
     if not near:
         return None
     early = [each for each in near if each[1] == 0]
-    likeness, place, site, window = (early or [max(near, key=lambda each: each[0])])[0]
+    clearest = max(near, key=lambda each: each[0] * len(each[3]) ** 0.5)  # most standard deviations above chance
+    likeness, place, site, window = early[0] if early else clearest
     left, stride = _left_of_start(recipe, site, window, likeness), recipe.generator.stride
     if left is None:
         return None
@@ -214,8 +216,6 @@ def _clue(target: Target, recipe: Recipe, quietest: dict[str, int]) -> Clue | No
 
 def _windows(recipe: Recipe, value: Tensor, quietest: int) -> list[tuple[int, Tensor]]:
     """Parts of a tensor and where they begin: its first values, and those of the neuron that moved least."""
-    if value.numel() < FEWEST:
-        return []
     rows = value.flatten(1) if value.ndim > 1 and not recipe.transposed else value[None]
     there = [(quietest * rows.shape[1], rows[quietest][:TAKEN])] if quietest and not recipe.transposed else []
     return [(0, recipe.flat(value)[:TAKEN]), *there]
@@ -322,9 +322,9 @@ class _Hunt:
 
     def _proven(self, clue: Clue, seed: int, skip: int) -> Iterator[Start]:
         """The start, if this seed is certain and explains the first layer."""
-        tries = math.log10(SEEDS) + math.log10(len(self.clues) * (self.skip + 1))
-        value, drawn = self.target.weights[clue.site.tensor], clue.recipe.draw(seed, skip)[clue.site.tensor]
-        log10_p = log10_chance(value, drawn) + tries
+        drawn = clue.recipe.draw(seed, skip)
+        tries = math.log10(SEEDS * len(self.clues) * (self.skip + 1) * len(drawn))
+        log10_p = min(_chances(self.target.weights, drawn).values()) + tries
         if log10_p > CERTAIN:
             return
         weights, rule, near = assemble(self.target, self.known, clue.generator, seed, skip)
@@ -368,28 +368,29 @@ def assemble(
     Also the first dense layer's rule and correlation; if no recipe explains that layer there is no start.
     """
     drawn = {recipe.name: (recipe, recipe.draw(seed, skip)) for recipe in known if recipe.generator is generator}
-    rules = {name: _explaining(value, name, drawn) for name, value in target.weights.items()}
+    chances = {rule: _chances(target.weights, start) for rule, (_, start) in drawn.items()}
+    best_first = sorted(chances, key=lambda rule: sum(chances[rule].values()))  # draws of several may be the same
+    rules = {name: min(best_first, key=lambda rule: chances[rule][name]) for name in target.weights}
+    explained = {name: rule for name, rule in rules.items() if chances[rule][name] < KEPT}
     first = next((name for name, value in target.weights.items() if value.ndim == 2), "layer1.weight")
-    rule = rules[first]
-    if rule is None:
+    if first not in explained:
         return None, "", 0.0
     weights: Weights = {}
     for name, value in target.weights.items():
-        recipe, start = drawn[rules[name] or rules[name.replace("bias", "weight")] or rule]
+        of_layer = explained.get(name.replace("bias", "weight"), explained[first])
+        recipe, start = drawn[explained.get(name, of_layer)]
         begun = start[name]
         if name in recipe.scaled:
             begun = begun * _slope(value, begun)
-        elif len(known) > 1 and rules[name] is None and _is_absent(value, begun):
+        elif len(known) > 1 and name not in explained and _is_absent(value, begun):
             begun = torch.zeros_like(value)
         weights[name] = begun
+    rule = explained[first]
     return weights, rule, correlation(target.weights[first], drawn[rule][1][first])
 
 
-def _explaining(value: Tensor, name: str, drawn: dict[str, tuple[Recipe, Weights]]) -> str | None:
-    """The recipe whose draw of this tensor cannot be there by chance; None: there is none."""
-    chances = {rule: log10_chance(value, start[name]) for rule, (_, start) in drawn.items()}
-    best = min(chances, key=lambda rule: chances[rule])
-    return best if chances[best] < KEPT else None
+def _chances(weights: Weights, start: Weights) -> dict[str, float]:
+    return {name: log10_chance(value, start[name]) for name, value in weights.items()}
 
 
 def _is_absent(value: Tensor, begun: Tensor) -> bool:
