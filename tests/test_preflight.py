@@ -86,10 +86,13 @@ def test_another_base_is_noticed(standard_run: Path) -> None:
 
 @pytest.mark.parametrize("scale", [None, 1e-4])
 def test_an_untrained_net_shows_nothing(scale: float | None) -> None:
+    """But for a standard start there is its seed to look for."""
     found = preflight(untrained(scale=scale))
-    assert not found.applies
-    assert found.exit_code == 3
-    assert "nothing stands above the noise" in why(found, "auto")
+    assert found.applies == (scale is None)
+    assert found.exit_code == (0 if scale is None else 3)
+    said = "does the search for the start" if scale is None else "nothing stands above the noise of the start"
+    assert why(found, "auto") == said
+    assert "nothing stands above the noise" in why(found, "unmix")
     assert any("no sign of training" in note for note in found.notes)
     assert applying(found)["inversion"]  # baselines always run
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from unfit.attacker.candidates import Candidates as Candidates
     from unfit.attacker.preflight import Preflight as Preflight
     from unfit.attacker.preflight import preflight as preflight
+    from unfit.attacker.start.find import Start as Start
+    from unfit.attacker.start.find import find_start as find_start
     from unfit.attacker.sweep.run import sweep as sweep
     from unfit.auditor.audit import Audit as Audit
     from unfit.auditor.audit import audit as audit
@@ -61,6 +63,7 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
         "Preflight",
         "preflight",
     ),
+    "unfit.attacker.start.find": ("Start", "find_start"),
     "unfit.attacker.sweep.run": ("sweep",),
     "unfit.auditor.audit": (
         "Audit",

@@ -22,6 +22,7 @@ from unfit.attacker.attacks import METHODS, Attack, named_attack, run_attack
 from unfit.attacker.candidates import save_candidates
 from unfit.attacker.consensus import CONFIDENT
 from unfit.attacker.preflight import preflight_file
+from unfit.attacker.start import search_start
 from unfit.attacker.stationarity import Score
 from unfit.attacker.sweep.books import AGAIN, read_plan, read_status
 from unfit.attacker.sweep.run import sweep as run_sweep
@@ -40,7 +41,7 @@ from unfit.base.errors import UnfitError, UsageError, explained, unknown
 from unfit.base.files import as_json as json_text
 from unfit.base.files import new_file, new_folder
 from unfit.base.progress import bar
-from unfit.base.target import load_base, load_target
+from unfit.base.target import load_base, load_target, save_weights
 from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
@@ -122,6 +123,14 @@ def seconds(text: str) -> float:
     return found
 
 
+def seed_range(text: str) -> range:
+    """`16777216`: so many; `1000:2000`: from the first to before the last."""
+    low, colon, high = text.partition(":")
+    if not all(part.isdecimal() for part in ((low, high) if colon else (low,))):
+        raise typer.BadParameter(f"{text!r} is not a number of seeds such as 16777216, or a range such as 0:1000")
+    return range(int(low), int(high)) if colon else range(int(low))
+
+
 if TYPE_CHECKING:
     MethodName = str
 else:
@@ -168,6 +177,13 @@ class BudgetOptions(AttackOptions):
         float | None,
         typer.Option(
             parser=seconds, metavar="TIME", help="auto, peel: such as `60s` or `10m`; default: until all is done."
+        ),
+    ] = None
+
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="auto: seeds that are tried for the start, where it is standard; 0: none; default: all."
         ),
     ] = None
 
@@ -346,6 +362,38 @@ def attack(
     facts, sure = candidates.facts, int((candidates.confidence > CONFIDENT).sum())
     first = f", the first {sure} of them confident" if sure else ""
     out.print(f"{out_file}: {len(candidates)} candidates{first}, in {facts['seconds']:.1f} s ({facts['status']})")
+    return 0
+
+
+@app.command()
+def start(
+    target: TargetPath,
+    out_file: Annotated[
+        Path, typer.Option("--out", help="The start as .safetensors, which --base takes; must not exist yet.")
+    ],
+    seeds: Annotated[
+        range,
+        typer.Option(parser=seed_range, metavar="SEEDS", help="How many seeds, or which, as FIRST:LAST."),
+    ] = "4294967296",  # type: ignore[assignment]
+    skip: Annotated[
+        int, typer.Option(min=0, help="Also, with usual seeds, up to so many numbers drawn before the network.")
+    ] = 0,
+    budget: Annotated[
+        float | None, typer.Option(parser=seconds, metavar="TIME", help="Such as `60s` or `10m`; default: no end.")
+    ] = None,
+    force: Force = False,
+) -> int:
+    """Find the weights that training started from, by their seed. Exit code 3 if they are not found."""
+    attacked = load_target(target)
+    with bar("looking for the seed") as progress:
+        search = search_start(attacked, seeds=seeds, skip=skip, budget=budget, progress=progress)
+    out.print(f"{search.why[0].upper()}{search.why[1:]} ({search.seconds:.1f} s).")
+    if search.start is None:
+        return 3
+    with new_file(out_file, force) as file:
+        save_weights(search.start.target.weights, file)
+    left = f", of which weight decay left {search.start.decay:.3g}" if search.start.decay != 1 else ""
+    out.print(f"{out_file}: the start{left}; attack with it: --base {out_file}")
     return 0
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.attacker.decay import read_decay
 from unfit.attacker.span import Span, read_span, visible_num_samples
 from unfit.base.errors import UnfitError
 from unfit.base.nets import device, layers_of
@@ -35,6 +36,7 @@ class Mixtures:
     gates: tuple[Tensor, Tensor | None]  # weight and bias that decide which neurons are on: the target's own
     limits: tuple[float, float] | None  # of each value of a map
     start: list[tuple[Tensor, Tensor | None]] | None = None  # the base's dense layers, if there is a base
+    decay: float = 1.0  # what weight decay left of the base: `weight` is W − decay · W₀
 
     @cached_property
     def span(self) -> Span:
@@ -52,6 +54,7 @@ class Mixtures:
         """Whose weights these are and what their spectrum says; every attack records it."""
         return {
             "target": self.target.sha256,
+            "decay": self.decay,
             "spectrum": self.span.values.tolist(),
             "noise_edge": self.span.edge,
             "rank": self.span.rank,
@@ -65,19 +68,20 @@ class Mixtures:
 
 
 def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
-    """The first dense layer, less that of the base (the weights training started from)."""
+    """The first dense layer, less what is left of the base's (the weights training started from)."""
     conv, dense = _layers(target)
-    start = None
+    start, decay = None, 1.0
     weight, bias = dense[0]
     if base is not None:
         start = _layers(base)[1]
-        weight = weight - start[0][0]
-        bias = bias if bias is None or start[0][1] is None else bias - start[0][1]
+        decay, bias_decay = read_decay(dense[0], start[0])
+        weight = weight - decay * start[0][0]
+        bias = bias if bias is None or start[0][1] is None else bias - bias_decay * start[0][1]
     shape = target.architecture.input_shape
     if conv is not None:
         shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
     limits = (0.0, torch.inf) if conv is not None else target.input_range
-    return Mixtures(target, base, weight, bias, shape, conv, dense[1:], dense[0], limits, start)
+    return Mixtures(target, base, weight, bias, shape, conv, dense[1:], dense[0], limits, start, decay)
 
 
 def check_base(mixtures: Mixtures) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.start.find import forecast
 from unfit.base.modules import HINTS, as_base, as_target
 from unfit.base.target import NotPlainError, Target, Weights, load_base, load_target
 
@@ -66,7 +67,13 @@ def preflight(model: Target | nn.Module, base: Target | nn.Module | None = None)
     """Look at a target, or at its change since the base, and attack nothing."""
     target = as_target(model)
     mixtures, layers = read_mixtures(target, as_base(base, target)), _layers(target)
-    notes = [_on_samples(mixtures), _on_start(mixtures), _on_balance(layers), _on_optimiser(mixtures)]
+    notes = [
+        _on_samples(mixtures),
+        _on_start(mixtures),
+        _on_balance(layers),
+        _on_optimiser(mixtures),
+        _on_seed(mixtures),
+    ]
     return Preflight(
         str(target.architecture),
         target.architecture.num_parameters,
@@ -185,6 +192,15 @@ def _on_start(mixtures: Mixtures) -> str | None:
     if mixtures.start is not None or abs(mixtures.span.noise / standard - 1) > STANDARD:
         return None
     return "the noise is that of PyTorch's standard start, and hides most samples; a base would uncover them"
+
+
+def _on_seed(mixtures: Mixtures) -> str | None:
+    """Whether the start can be looked for, and how long that takes."""
+    found = forecast(mixtures.target) if mixtures.start is None else None
+    if found is None:
+        return None
+    who = "`auto` looks for its seed" if found.is_early else "`unfit start` looks for its seed"
+    return f"the start may be found: {found.words}; {who}, {found.seconds():,.0f} s for all of them here"
 
 
 def _on_balance(layers: list[Layer]) -> str:

@@ -158,7 +158,7 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path | str) ->
     """The tensors in float32, named `layer1.weight`, …; one error lists everything wrong with them."""
     if architecture.num_parameters > MAX_PARAMETERS:
         raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters; the limit is {MAX_PARAMETERS:,}")
-    wanted = _wanted_shapes(architecture)
+    wanted = tensor_shapes(architecture)
     if found.keys() != wanted.keys():
         places = {name: f"layer{i}" for i, name in enumerate(_layer_order(found), 1)}
         found = {_renamed(key, places): value for key, value in found.items()}
@@ -182,7 +182,8 @@ def _renamed(key: str, places: dict[str, str]) -> str:
     return places.get(layer, layer) + dot + kind
 
 
-def _wanted_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    """Of each tensor by its name, in the order in which PyTorch builds them."""
     wanted: dict[str, tuple[int, ...]] = {}
     for i, (shape, bias) in enumerate(zip(architecture.layer_shapes, architecture.biases, strict=True), 1):
         wanted[f"layer{i}.weight"] = shape

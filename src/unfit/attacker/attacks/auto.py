@@ -1,12 +1,12 @@
-"""Everything that applies, as one list: proofs, components, KKT runs, and what they agree on first."""
+"""Everything that applies, as one list: the start, proofs, components, KKT runs, and what they agree on first."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.peel import Peel
@@ -14,26 +14,33 @@ from unfit.attacker.attacks.unmix import Unmix, can_unmix, tellable
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
 from unfit.attacker.method import Method, Outlook, gather
-from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.start.find import Forecast, forecast, search_start
+from unfit.attacker.start.twister import SEEDS
 from unfit.attacker.stationarity import check_layers
-from unfit.base.progress import Report, quiet, split
+from unfit.base.progress import Report, quiet, split, within
+
+SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a budget, and of the progress
 
 
 class Auto(Method):
-    """Prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first, by confidence.
+    """Find the start, prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first.
 
     `budget`: seconds after which no further run is begun. The last one is finished, so it may take a little
-    longer. What finds most comes first.
+    longer. What finds most comes first. `seeds`: where no base is given and the first layer looks like a start of
+    PyTorch's, so many seeds are tried for it (docs/start.md); 0: none.
     """
 
     method: Literal["auto"] = "auto"
     budget: PositiveFloat | None = None
+    seeds: Annotated[int, Field(ge=0, le=SEEDS)] = SEEDS
 
     title = "auto"
 
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
         began = time.perf_counter()
         check_layers(mixtures.target.net())
+        mixtures, progress, facts = self._from_start(mixtures, progress)
         parts: list[Part] = []
         status = "finished"
         for part in self.parts(mixtures, _telling(progress, parts, mixtures)):
@@ -45,7 +52,23 @@ class Auto(Method):
         first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
         others = [part for part in parts if part.proven is None]
         progress(1.0, "pooled")
-        return gather(self, mixtures, first + others, began, status)
+        return gather(self, mixtures, first + others, began, status, **facts)
+
+    def _from_start(self, mixtures: Mixtures, progress: Report) -> tuple[Mixtures, Report, dict[str, Any]]:
+        """The change since the start, if no base was given and the start is found; and what was tried for that."""
+        if mixtures.base is not None or not self.seeds or self._forecast(mixtures) is None:
+            return mixtures, progress, {}
+        budget = SEARCH_SHARE * self.budget if self.budget is not None else None
+        looking, attacking = within(progress, 0, SEARCH_SHARE), within(progress, SEARCH_SHARE, 1)
+        search = search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking)
+        if search.start is not None and search.start.is_trained:
+            mixtures = read_mixtures(mixtures.target, search.start.target)
+        return mixtures, attacking, {"start": search.facts()}
+
+    def _forecast(self, mixtures: Mixtures) -> Forecast | None:
+        """Of a search that is cheap enough to be made without being asked for."""
+        found = forecast(mixtures.target)
+        return found if found is not None and found.is_early else None
 
     def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
         """All that applies, what gives most first; nothing more once every sample is proven."""
@@ -64,6 +87,9 @@ class Auto(Method):
         """What it would do, in order, and for how long in all."""
         outlooks = self._outlooks(mixtures)
         applying = [outlook for outlook in outlooks if outlook.applies]
+        if mixtures.base is None and (search := self._forecast(mixtures)):
+            seconds = search.seconds(self.seeds)
+            applying.insert(0, Outlook("the search for the start", True, search.words, seconds))
         if not applying:
             return Outlook(self.title, False, outlooks[1].why)
         words = "does " + ", then ".join(outlook.attack for outlook in applying)

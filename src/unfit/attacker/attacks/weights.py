@@ -27,7 +27,7 @@ class Weights(Method):
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
         began = time.perf_counter()
         target, base = mixtures.target, mixtures.base
-        rows = target.weights["layer1.weight"] - (base.weights["layer1.weight"] if base else 0)
+        rows = target.weights["layer1.weight"] - (mixtures.decay * base.weights["layer1.weight"] if base else 0)
         shape = target.architecture.input_shape
         x = F.interpolate(rows, size=shape[1:]) if target.architecture.conv else rows.view(-1, *shape)
         x = rescale(torch.cat([x, -x]), CANDIDATE_STD)
