@@ -48,6 +48,7 @@ from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
+DEFENCE = "; give the generator a full random state before you build a net (docs/start.md)"
 A_DAY = 24 * 3600.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -722,6 +723,8 @@ def _say(result: Audit, folder: Path) -> None:
         f"{record.num_recovered_unseen} of {num_unseen} unseen (similarity above {record.threshold:.2f}), "
         f"good {record.num_good} (unseen {record.num_good_unseen}), attack {record.seconds['attack']:.1f} s"
     )
+    if record.start:
+        out.print(f"start: {record.start.why}{DEFENCE if record.start.found else ''}")
     oracle = record.oracle
     out.print(
         f"oracle: the weights react to {oracle.num_held} of {oracle.num_asked} more than to unseen samples "

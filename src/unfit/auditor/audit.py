@@ -23,7 +23,8 @@ from unfit.attacker.attacks import as_attack, check_attack
 from unfit.attacker.attacks.unmix import tellable
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method, gather
-from unfit.attacker.mixtures import check_base
+from unfit.attacker.mixtures import Mixtures, check_base, read_mixtures
+from unfit.attacker.start import find_start
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.calibration import calibrate, calibrate_by_class, chance, chance_by_class, interval, strata
 from unfit.auditor.case import Case, case_of
@@ -35,6 +36,7 @@ from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, attack_pool, given_pool, sweep_record
 from unfit.auditor.record import (
     SCHEMA_VERSION,
+    Attacker,
     Baseline,
     Control,
     Hashes,
@@ -224,7 +226,8 @@ def evidence(
         for samples, report in zip((case.private, case.unseen), split(progress, (1, 1)), strict=True)
     )
     output, unseen_output = case.outputs()
-    oracle = consult(case, policy.window)
+    mixtures = attacked_mixtures(case, pool)
+    oracle = consult(case, mixtures, policy.window)
     by_class = calibrates_by_class(case, examined.exchange, policy.fpr)
     rate = _rate(matches.similarity, control.similarity, policy.fpr)
     thresholds = torch.full((len(case.private),), rate.threshold)
@@ -239,7 +242,7 @@ def evidence(
     if by_class:
         odds = chance_by_class(rate.num_recovered, case.unseen.y, case.private.y, policy.fpr)
     found = _found(samples, rate, len(case.unseen), odds)
-    effort = _effort(case, pool)
+    effort = _effort(pool, mixtures)
     answer = _answer(oracle, policy.fpr)
     verdict, reasons = decide(found, effort, _sight(answer, examined.exchange, by_class), policy)
     record = Record(
@@ -258,6 +261,7 @@ def evidence(
         similarity=_similarity(case, policy),
         p_value=found.p_value,
         oracle=answer,
+        start=pool.facts.get("start"),
         fitting=examined.fitting,
         exchange=examined.exchange,
         **_counts(matches, control, rate),
@@ -383,9 +387,19 @@ def _found(samples: list[SampleRecord], rate: Rate, num_unseen: int, p_value: fl
     )
 
 
-def _effort(case: Case, pool: Pool) -> Effort:
+def attacked_mixtures(case: Case, pool: Pool) -> Mixtures:
+    """What the attack worked on: where it found the start, the change since that."""
+    told = pool.facts.get("start") or {}
+    if case.base is not None or not told.get("found"):
+        return case.mixtures
+    seed, skip = int(told["seed"]), int(told["skip"])
+    start = find_start(case.target, seeds=range(seed, seed + 1), skip=skip)
+    return case.mixtures if start is None else read_mixtures(case.target, start.target)
+
+
+def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
     """How hard was tried, by whom, and how many samples that could have told apart."""
-    facts, mixtures = pool.facts, case.mixtures
+    facts = pool.facts
     return Effort(
         method=pool.attack["method"],
         status=facts["status"],
@@ -393,8 +407,14 @@ def _effort(case: Case, pool: Pool) -> Effort:
         num_candidates=len(pool),
         rank=facts["rank"],
         capacity=min(DIRECTIONS_SHARED * facts["rank"], tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
-        attacker="knows the start" if pool.attack.get("base") else "blind",
+        attacker=_attacker(pool),
     )
+
+
+def _attacker(pool: Pool) -> Attacker:
+    if not pool.attack.get("base"):
+        return "blind"
+    return "found the start" if (pool.facts.get("start") or {}).get("found") else "knows the start"
 
 
 def _answer(oracle: Oracle, fpr: float) -> OracleRecord:

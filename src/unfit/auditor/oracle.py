@@ -51,9 +51,8 @@ class Oracle:
         return min(1.0, 2 * min(all_more, chance(self.num_held(fpr), n, num_unseen, fpr)))
 
 
-def consult(case: Case, window: int) -> Oracle:
-    """Ask the oracle about every sample of a case."""
-    mixtures = case.mixtures
+def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
+    """Ask the oracle about every sample of a case, and what these mixtures hold of it."""
     sets = [samples.centred(case.mean) for samples in (case.private, case.unseen)]
     maps = [as_maps(samples.x, mixtures) for samples in sets]
     first = [each[:MOST_SAMPLES] for each in maps]

@@ -68,6 +68,23 @@ class OracleRecord(Strict):
     num_good_unseen: int
 
 
+class StartRecord(Strict):
+    """The search for the weights that training started from; the last fields are null unless they were found."""
+
+    found: bool
+    why: str
+    num_tried: int  # seeds
+    complete: bool
+    seconds: float
+    seed: int | None = None
+    skip: int | None = None  # numbers drawn before the network
+    generator: str | None = None
+    rule: str | None = None
+    correlation: float | None = None
+    log10_p: float | None = None
+    decay: float | None = None
+
+
 class Rate(Strict):
     """How many are recovered when a share `fpr` of the unseen samples may be."""
 
@@ -174,6 +191,7 @@ class Record(Strict):
     fpr: float
     p_value: float
     oracle: OracleRecord
+    start: StartRecord | None  # None: not searched for
     fitting: Fitting
     exchange: Exchange
     rates: list[Rate]

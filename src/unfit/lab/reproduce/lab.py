@@ -269,7 +269,8 @@ class Lab:
         if attack == "fast":
             value: Method = FastKKT(score=made.score or "auto", seed=self.seed)
         else:
-            value = named_attack("kkt" if attack == "paper" else attack, seed=self.seed)
+            blind = 0 if attack == "auto" else None  # as the papers' attackers, who do not look for the seed
+            value = named_attack("kkt" if attack == "paper" else attack, seed=self.seed, seeds=blind)
         pool = find_candidates(case, value, given, attacking)
         return evidence(case, pool, Policy(), examine(case, Policy()), progress=matching)
 
