@@ -64,7 +64,8 @@ def measured(case: Case, seed: int, method: str, folder: Path, runs: Path, secon
 def audited(case: Case, run: Path, method: str, seed: int) -> Audit:
     base = run if case.base and method != "inversion" else None
     score = case.score if method == "kkt" else None
-    attack = named_attack(method, score=score, seed=seed)
+    seeds = 0 if method == "auto" else None  # blind: the rows compare with the papers
+    attack = named_attack(method, score=score, seed=seed, seeds=seeds)
     return audit_run(AuditRequest(target=str(run), base=base and str(base), attack=attack, seed=seed))
 
 

@@ -127,7 +127,9 @@ def attacked(wide: Wide, source: Source, seed: int) -> tuple[Audit, float]:
     members = draw(source, wide.n, seed)
     unseen = draw_unseen(source, members, wide.n, seed)
     start, end, accuracy = trained(wide, members, seed)
-    return audit(end, members, unseen, base=start if wide.base else None, attack=Auto(seed=seed)), accuracy
+    return audit(
+        end, members, unseen, base=start if wide.base else None, attack=Auto(seed=seed, seeds=0)
+    ), accuracy
 
 
 def trained(wide: Wide, members: Samples, seed: int) -> tuple[Target, Target, float]:
