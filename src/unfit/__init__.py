@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unfit.auditor.samples import draw as draw
     from unfit.auditor.samples import draw_unseen as draw_unseen
     from unfit.auditor.sources import read_source as read_source
+    from unfit.base.errors import MisfitError as MisfitError
     from unfit.base.errors import UnfitError as UnfitError
     from unfit.base.modules import as_target as as_target
     from unfit.base.nets import Architecture as Architecture
@@ -77,7 +78,7 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
         "draw_unseen",
     ),
     "unfit.auditor.sources": ("read_source",),
-    "unfit.base.errors": ("UnfitError",),
+    "unfit.base.errors": ("MisfitError", "UnfitError"),
     "unfit.base.modules": ("as_target",),
     "unfit.base.nets": (
         "Architecture",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,31 @@ def chance(num_recovered: int, num_samples: int, num_unseen: int, fpr: float) ->
 
     allowed = int(fpr * num_unseen)
     return float(hypergeom.cdf(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Which private samples left a trace, and how often chance would give as many."""
+
+    fpr: float
+    threshold: float  # that of all unseen samples together
+    recovered: Tensor  # (n,), bool
+    p_value: float
+
+
+def calibrate_sets(
+    similarity: Tensor, unseen_similarity: Tensor, fpr: float, labels: tuple[Tensor, Tensor] | None = None
+) -> Calibration:
+    """Judge private samples by unseen ones; with the `labels` of both, each class by its own."""
+    threshold = calibrate(unseen_similarity, fpr)
+    if labels is None:
+        recovered = similarity > threshold
+        p_value = chance(int(recovered.sum()), len(similarity), len(unseen_similarity), fpr)
+    else:
+        y, unseen_y = labels
+        recovered = similarity > calibrate_by_class(unseen_similarity, unseen_y, y, fpr)
+        p_value = chance_by_class(int(recovered.sum()), unseen_y, y, fpr)
+    return Calibration(fpr, threshold, recovered, p_value)
 
 
 def strata(private_y: Tensor, unseen_y: Tensor, fpr: float) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, evidence, examine, find_candidates, refuse_misfit
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, find_candidates
 from unfit.auditor.case import Case, Members, read_case
+from unfit.auditor.evidence import evidence, examine, refuse_misfit
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Source, draw, draw_test
@@ -88,13 +89,15 @@ def _audit(request: AuditRequest, case: Case, progress: Report) -> Audit:
     shares = (ATTACK_SHARE, ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, MATCH_SHARE)
     attacking, comparing, controlling, matching = split(progress, shares)
     pool = find_candidates(case, request.attack, request.candidates, attacking)
-    return evidence(
-        case,
-        pool,
-        request.policy,
-        examined,
-        request,
-        run_controls(request, case, controlling) if request.controls else (),
-        run_baselines(request, case, comparing) if request.baselines else (),
-        matching,
+    return Audit(
+        *evidence(
+            case,
+            pool,
+            request.policy,
+            examined,
+            request,
+            run_controls(request, case, controlling) if request.controls else (),
+            run_baselines(request, case, comparing) if request.baselines else (),
+            matching,
+        )
     )
