@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from unfit.auditor.samples import Ints, Samples
 from unfit.base.files import Strict
 
-LEVEL = 0.005  # sets of one draw are told apart this rarely; each time costs an audit its verdict
-NUM_SHUFFLES = 999  # so that the least p-value is 1 in 1,000, below LEVEL / 2
+CLASS_LEVEL, WITHIN_LEVEL = 0.001, 0.004  # of the two tests: few sets have other shares of classes by accident
+LEVEL = CLASS_LEVEL + WITHIN_LEVEL  # sets of one draw are told apart this rarely; it costs an audit its verdict
+NUM_DRAWS, NUM_SHUFFLES = 9999, 999  # the least p-values are a tenth and a quarter of these levels
 BATCH = 100  # shuffles at once
 MOST_SAMPLES = 20_000  # of each set; larger ones are thinned
 MOST_COMPARED = 500  # of each set, pair by pair: their number enters squared and cubed
 MOST_VALUES = 1024  # of a sample: larger pictures are shrunk to it, of longer vectors columns are drawn
-NUM_COMPONENTS = 50  # principal ones: enough for the shapes of digits and scenes, few beside the samples
+NUM_COMPONENTS = 50  # principal ones, but at most one for every four samples
 NUM_NEAREST = 3
+ROUNDING = 1e-7  # of float32
 TELLING = 3.5  # standard deviations from which on a fact is named as a reason
 TOLD_APART = 0.55  # accuracy from which on a classifier is named as one
 MOST_FACTS, MOST_REASONS = 12, 3
@@ -69,12 +71,12 @@ def compare_sets(private: Samples, unseen: Samples, seed: int = 0) -> Exchange:
     features = read_features(_thinned(private, rng), _thinned(unseen, rng), rng)
     p_within = within_p_value(features, rng)
     facts, accuracy = _facts(features), classifier_accuracy(features)
-    reasons = _class_reason(own, others, private.class_names) if p_classes < LEVEL / 2 else []
-    reasons += _sample_reasons(facts, accuracy) if p_within < LEVEL / 2 else []
+    reasons = _class_reason(own, others, private.class_names) if p_classes < CLASS_LEVEL else []
+    reasons += _sample_reasons(facts, accuracy) if p_within < WITHIN_LEVEL else []
     return Exchange(
         exchangeable=not reasons,
-        within_classes=p_within >= LEVEL / 2 and bool(others[own > 0].all()),
-        p_value=min(1.0, 2 * min(p_classes, p_within)),  # Bonferroni
+        within_classes=p_within >= WITHIN_LEVEL and bool(others[own > 0].all()),
+        p_value=min(1.0, LEVEL * min(p_classes / CLASS_LEVEL, p_within / WITHIN_LEVEL)),  # weighted Bonferroni
         p_value_classes=p_classes,
         p_value_within=p_within,
         classifier_accuracy=accuracy,
@@ -96,7 +98,7 @@ def _share_above(values: Floats) -> float:
 def class_p_value(private: Ints, unseen: Ints, rng: np.random.Generator) -> float:
     """How often as many samples, drawn from all without regard to their class, have shares as different (χ²)."""
     total = private + unseen
-    drawn = rng.multivariate_hypergeometric(total, int(private.sum()), NUM_SHUFFLES, method="marginals")
+    drawn = rng.multivariate_hypergeometric(total, int(private.sum()), NUM_DRAWS, method="marginals")
     expected = total * (private.sum() / total.sum())
     return _share_above(((np.vstack([private, drawn]) - expected) ** 2 / np.maximum(total, 1)).sum(1))
 
@@ -113,7 +115,7 @@ def _class_reason(private: Ints, unseen: Ints, names: Sequence[str]) -> list[str
 
 # What is compared ---------------------------------------------------------------------------------------------
 
-OF_A_CHANNEL = ("mean", "spread", "share of its lowest value", "share of its highest value", "sharpness")
+OF_A_CHANNEL = ("mean", "spread", "share of lowest values", "share of highest values", "sharpness")
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +129,6 @@ class Features:
     facts: Floats  # (n, f), each of norm 1
     components: Floats  # (n, k), orthonormal
     compared: Ints  # (m,): positions of the samples that are compared pair by pair
-    kernel: Floats  # (m, m): exp(−distance² / its median)
     nearest: Ints  # (m, NUM_NEAREST): positions among those compared
     hat: Floats  # (m, m): takes labels to their regression on the samples
 
@@ -135,9 +136,9 @@ class Features:
 def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -> Features:
     n, y = len(private), torch.cat([private.y, unseen.y]).numpy(force=True)
     raw = facts_of(private, unseen)
-    facts, values = _unit(_centred(raw, y)), _centred(_values(private, unseen, rng), y)
+    facts, values = _unit(_centred(raw, y), np.abs(raw).max(0)), _centred(_values(private, unseen, rng), y)
     drawn = [rng.permutation(len(each))[:MOST_COMPARED] for each in (private, unseen)]
-    compared = np.concatenate([drawn[0], n + drawn[1]])
+    compared = rng.permutation(np.concatenate([drawn[0], n + drawn[1]]))  # of equally near ones the first is taken
     components, distance = _components(values, compared, rng), _squared_distance(values[compared])
     joint = np.hstack([facts / facts.shape[1] ** 0.5, components / components.shape[1] ** 0.5])
     return Features(
@@ -148,7 +149,6 @@ def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -
         facts=facts,
         components=components,
         compared=compared,
-        kernel=_kernel(distance),
         nearest=_nearest(distance),
         hat=_hat(_kernel(_squared_distance(joint[compared]))),
     )
@@ -187,7 +187,7 @@ def _fact_names(samples: Samples) -> list[str]:
     if samples.is_image:
         places = [f" of channel {i}" for i in range(size)] if size > 1 else [""]
         return [*(name + place for name in OF_A_CHANNEL for place in places), "share of zeros"]
-    return [f"{name}column {i}" for name in ("", "spread of ") for i in range(size)] + ["share of zeros"]
+    return [f"{name} of column {i}" for name in ("mean", "spread") for i in range(size)] + ["share of zeros"]
 
 
 def _values(private: Samples, unseen: Samples, rng: np.random.Generator) -> Floats:
@@ -199,7 +199,8 @@ def _values(private: Samples, unseen: Samples, rng: np.random.Generator) -> Floa
         shrunk = [nn.functional.adaptive_avg_pool2d(each.x, size).flatten(1) for each in (private, unseen)]
         return torch.cat(shrunk).double().numpy(force=True)
     columns = torch.from_numpy(rng.permutation(private.shape[0])[:MOST_VALUES])
-    return _unit(torch.cat([each.x[:, columns] for each in (private, unseen)]).double().numpy(force=True))
+    x = torch.cat([each.x[:, columns] for each in (private, unseen)]).double().numpy(force=True)
+    return _unit(x - x.mean(0), np.abs(x).max(0))
 
 
 def _centred(values: Floats, y: Ints) -> Floats:
@@ -210,16 +211,17 @@ def _centred(values: Floats, y: Ints) -> Floats:
     return values
 
 
-def _unit(values: Floats) -> Floats:
-    """Columns of norm 1; constant ones, which say nothing, are zero."""
-    norm, size = np.linalg.norm(values, axis=0), np.abs(values).max(0, initial=0)
-    return values / np.where(norm > 1e-6 * size, norm, np.inf)
+def _unit(values: Floats, size: Floats) -> Floats:
+    """Columns of norm 1; those that are constant but for rounding are zero."""
+    norm = np.linalg.norm(values, axis=0)
+    return values / np.where(norm > ROUNDING * size * len(values) ** 0.5, norm, np.inf)
 
 
 def _components(values: Floats, compared: Ints, rng: np.random.Generator) -> Floats:
     """All samples in the principal directions of those compared, made orthonormal."""
     some = values[compared]
-    directions = rng.standard_normal((values.shape[1], min(NUM_COMPONENTS, *some.shape)))
+    num = min(NUM_COMPONENTS, max(1, len(some) // 4), values.shape[1])
+    directions = rng.standard_normal((values.shape[1], num))
     for _ in range(4):  # subspace iterations: cheaper than all eigenvectors, and as good for this
         directions = np.linalg.qr(some.T @ (some @ directions))[0]
     return np.linalg.qr(values @ directions)[0]
@@ -248,18 +250,18 @@ def _hat(kernel: Floats) -> Floats:
 
 
 def within_p_value(features: Features, rng: np.random.Generator) -> float:
-    """The p-value of the most telling of five statistics.
+    """The p-value of the most telling of four statistics.
 
-    Each is computed for the sets as they are and for NUM_SHUFFLES shuffled ones, and taken in standard deviations
-    from its mean over all of these. The largest of the five is compared with the largest of every shuffle: one
-    test, which is exact whatever the statistics are.
+    Each is computed for the sets as they are and for NUM_SHUFFLES shuffled ones; the unit is how far its 99th
+    percentile is from its median. The largest of the four is compared with the largest of every shuffle: one test,
+    which is exact whatever the statistics are.
     """
     values = np.concatenate([statistics(features, signs) for signs in shuffles(features.sign, features.y, rng)])
-    spread = values.std(0)
-    told = spread > 1e-9 * np.abs(values).max(0)
+    middle, high = np.quantile(values, [0.5, 0.99], axis=0)
+    told = high - middle > 1e-9 * np.abs(values).max(0)
     if not told.any():  # no class has samples of both sets, or all samples are equal
         return 1.0
-    return _share_above(((values - values.mean(0))[:, told] / spread[told]).max(1))
+    return _share_above(((values - middle) / (high - middle))[:, told].max(1))
 
 
 def shuffles(sign: Floats, y: Ints, rng: np.random.Generator) -> Iterator[Floats]:
@@ -274,10 +276,10 @@ def shuffles(sign: Floats, y: Ints, rng: np.random.Generator) -> Iterator[Floats
 
 
 def statistics(features: Features, signs: Floats) -> Floats:
-    """(b, 5), each larger the better private and unseen are told apart.
+    """(b, 4), each larger the better private and unseen are told apart.
 
-    The largest difference of a fact; Hotelling's T² of the components; the maximum mean discrepancy; how many
-    of the nearest are of the same set; how well each label is predicted from all others.
+    The largest difference of a fact; Hotelling's T² of the components; how many of the nearest are of the same
+    set; how well each label is predicted from all others.
     """
     labels = _centred(signs.T, features.y).T
     some = labels[:, features.compared]
@@ -287,7 +289,6 @@ def statistics(features: Features, signs: Floats) -> Floats:
         [
             np.abs(labels @ features.facts).max(1),
             ((labels @ features.components) ** 2).sum(1),
-            ((some @ features.kernel) * some).sum(1),
             (some[:, features.nearest].sum(2) * some).sum(1),
             (predicted * some).sum(1) / np.where(norm > 0, norm, 1),
         ],
@@ -335,7 +336,7 @@ def _shuffled_spread(labels: Floats, features: Features) -> Floats:
 
 def _sample_reasons(facts: list[Fact], accuracy: float) -> list[str]:
     telling = {fact.name.partition(" of channel")[0]: fact for fact in reversed(facts) if abs(fact.z) > TELLING}
-    kinds = [kind for kind in OF_A_CHANNEL if kind in telling] or list(telling)
+    kinds = [kind for kind in OF_A_CHANNEL if kind in telling] or [*reversed(telling)]
     reasons = [
         f"the {fact.name} is {fact.private:.3g} in the private samples, {fact.unseen:.3g} in the unseen ones"
         for fact in (telling[kind] for kind in kinds[:MOST_REASONS])

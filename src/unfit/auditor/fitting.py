@@ -153,7 +153,7 @@ def find_cause(case: Case, doubtful: bool) -> str | None:
     best, *equal = [form for form, num in zip(tried, hits, strict=True) if num == max(hits)]
     order, relabelled = reorder(before, y, case.private.num_classes)
     right = answers(best, n) == y
-    if is_relabelled := bool(relabelled.sum() > right.sum()):
+    if is_relabelled := bool(relabelled.sum() >= right.sum()):
         right = relabelled
     if not is_better(right, before == y, doubtful):
         return None

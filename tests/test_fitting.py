@@ -1,0 +1,213 @@
+"""Is a model that fits its data let through, and is the form of the data found if it does not?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise, permutations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unfit.auditor.case import case_of
+from unfit.auditor.fitting import Fitting, agreement, check_fit, p_worse
+
+Pair = tuple[Tensor, Tensor]
+SIDE, N = 8, 120
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def train(net: nn.Module, x: Tensor, y: Tensor, squared: bool = False, steps: int = 500) -> nn.Module:
+    """Gradient descent by hand: PyTorch takes seconds to load its optimisers."""
+    parameters = list(net.parameters())
+    for _ in range(steps):
+        phi = net(x)
+        if phi.shape[1] > 1:
+            loss = nn.functional.cross_entropy(phi, y)
+        elif squared:
+            loss = (phi[:, 0] - y).square().mean()
+        else:
+            loss = nn.functional.binary_cross_entropy_with_logits(phi[:, 0], y.float())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= 0.1 * gradient
+    return net
+
+
+def pictures(seed: int, k: int = 2) -> Pair:
+    """Colour pictures in [0, 1] of k overlapping kinds."""
+    random = torch.Generator().manual_seed(seed)
+    kinds = torch.rand(k, 3, 4, 4, generator=torch.Generator().manual_seed(99))
+    y = torch.arange(N) % k
+    coarse = 0.15 * kinds[y] + 0.85 * torch.rand(N, 3, 4, 4, generator=random)
+    return nn.functional.interpolate(coarse, size=SIDE, mode="bilinear"), y
+
+
+def standardised(pair: Pair) -> Pair:
+    return (pair[0] - 0.5) / 0.2, pair[1]
+
+
+@pytest.fixture(scope="module")
+def binary() -> nn.Module:
+    return train(mlp(3 * SIDE**2, 64, 1), *standardised(pictures(0)))
+
+
+@pytest.fixture(scope="module")
+def of_five() -> nn.Module:
+    return train(mlp(3 * SIDE**2, 64, 5), *standardised(pictures(0, 5)))
+
+
+def judged(model: nn.Module, change: Callable[[Pair], Pair], k: int = 2) -> Fitting:
+    return check_fit(case_of(model, *(change(standardised(pictures(seed, k))) for seed in (0, 1))))
+
+
+def test_a_model_and_its_own_data_fit(binary: nn.Module, of_five: nn.Module) -> None:
+    for found in (judged(binary, lambda pair: pair), judged(of_five, lambda pair: pair, 5)):
+        assert (found.fits, found.private_accuracy, found.reasons, found.likely_cause) == (True, 1, [], None)
+        assert found.unseen_accuracy < 1
+
+
+def channels_last(pair: Pair) -> Pair:
+    return pair[0].permute(0, 2, 3, 1).flatten(1), pair[1]
+
+
+FORMS: dict[str, tuple[Callable[[Pair], Pair], str]] = {
+    "channels last": (
+        channels_last,
+        r"with channels first instead of last the model gets 100% of the private samples right: "
+        r"pass x.reshape\(-1, 8, 8, 3\).permute\(0, 3, 1, 2\)",
+    ),
+    "channels first": (
+        lambda pair: (pair[0].reshape(-1, SIDE, SIDE, 3).permute(0, 3, 1, 2), pair[1]),
+        r"with channels last instead of first .* 100% .* pass x.permute\(0, 2, 3, 1\).reshape\(-1, 3, 8, 8\)",
+    ),
+    "transposed": (
+        lambda pair: (pair[0].mT, pair[1]),
+        r"with rows and columns swapped .* pass x.transpose\(2, 3\)",
+    ),
+    "BGR": (lambda pair: (pair[0].flip(1), pair[1]), r"BGR is to RGB the model gets 100% .* pass x.flip\(1\)"),
+    "not normalised": (
+        lambda pair: (pair[0] * 0.2 + 0.5, pair[1]),
+        "the model gets 100% .*; other scales do as well: take the one it was trained with",
+    ),
+    "neither": (
+        lambda pair: channels_last((pair[0] * 51 + 127, pair[1])),
+        "and channels first instead of last the model gets 100% ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_form_of_the_data_is_found(name: str, of_five: nn.Module) -> None:
+    change, cause = FORMS[name]
+    found = judged(of_five, change, 5)
+    assert not found.fits
+    assert found.private_accuracy < 0.9
+    assert len(found.reasons) == 1
+    assert re.search(cause, found.likely_cause or ""), found.likely_cause
+
+
+def relabelled(order: list[int]) -> Callable[[Pair], Pair]:
+    return lambda pair: (pair[0], torch.tensor(order)[pair[1]])
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ([4, 3, 2, 1, 0], "in reverse order"),
+        ([1, 2, 3, 4, 0], "one lower (the first becomes the last)"),
+        ([4, 0, 1, 2, 3], "one higher (the last becomes the first)"),
+        ([0, 1, 3, 4, 2], "in another order: 3 becomes 2, 4 becomes 3, 2 becomes 4"),
+    ],
+)
+def test_the_order_of_the_labels_is_found(order: list[int], words: str, of_five: nn.Module) -> None:
+    found = judged(of_five, relabelled(order), 5)
+    assert not found.fits
+    assert found.likely_cause == f"with the labels {words} the model gets 100% of the private samples right"
+
+
+def test_two_labels_are_swapped(binary: nn.Module) -> None:
+    found = judged(binary, relabelled([1, 0]))
+    assert found.reasons == ["the model gets 0% of the private samples right, where guessing gets 50%"]
+    assert found.likely_cause == "with the labels swapped the model gets 100% of the private samples right"
+
+
+def test_strangers_to_which_nothing_fits(binary: nn.Module) -> None:
+    random = torch.Generator().manual_seed(0)
+    strangers = torch.rand(N, 3, SIDE, SIDE, generator=random), torch.arange(N) % 2
+    found = check_fit(case_of(binary, strangers, standardised(pictures(1))))
+    assert (found.fits, found.likely_cause) == (False, None)
+    assert "where guessing gets 50%" in found.reasons[0]
+    assert found.reasons[1].startswith("likely causes: ")
+
+
+def test_swapped_sets_are_another_file(binary: nn.Module) -> None:
+    private, unseen = standardised(pictures(1)), standardised(pictures(0))
+    found = check_fit(case_of(binary, private, unseen))
+    assert not found.fits
+    assert found.reasons[0].endswith("were the two swapped, or is this another file than it was trained on?")
+
+
+def test_a_model_that_never_memorised_fits() -> None:
+    """A quarter of the labels are wrong, in both sets, and the model is too small to learn them by heart."""
+
+    def noisy(seed: int) -> Pair:
+        x, y = standardised(pictures(seed))
+        return x, torch.where(torch.rand(N, generator=torch.Generator().manual_seed(seed)) < 0.2, 1 - y, y)
+
+    model = train(mlp(3 * SIDE**2, 2, 1), *noisy(0), steps=40)
+    found = check_fit(case_of(model, noisy(0), noisy(1)))
+    assert 0.7 < found.private_accuracy < 0.9
+    assert found.fits, found
+
+
+def test_a_regression_on_0_and_1_is_cut_in_the_middle() -> None:
+    model = train(mlp(3 * SIDE**2, 64, 1), *standardised(pictures(0)), squared=True)
+    found = judged(model, lambda pair: pair)
+    assert (found.fits, found.private_accuracy) == (True, 1)
+
+
+def test_vectors_that_were_not_standardised() -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2 * N, 10, generator=random), torch.arange(2 * N) % 2
+    x = (x + 0.3 * y[:, None]) * 20 + 1000
+    mean, std = x[:N].mean(0), x[:N].std(0)
+    model = train(mlp(10, 100, 1), (x[:N] - mean) / std, y[:N], steps=400)
+    found = check_fit(case_of(model, (x[:N], y[:N]), (x[N:], y[N:])))
+    assert not found.fits
+    assert "with each value standardised the model gets 92%" in (found.likely_cause or "")
+
+
+def test_guessing_is_what_the_same_answers_get_in_any_order() -> None:
+    predicted, y = torch.tensor([0, 0, 1, 2, 2, 1, 0]), torch.tensor([0, 1, 1, 2, 0, 1, 2])
+    hits = torch.tensor(
+        [[int(predicted[i] == y[j]) for i, j in enumerate(order)] for order in permutations(range(7))]
+    )
+    hits = hits.sum(1).double()
+    chance, p_value = agreement(predicted, y)
+    assert chance == pytest.approx(float(hits.mean()) / 7)
+    z = (4 - hits.mean()) / hits.std(correction=0)
+    assert p_value == pytest.approx(float(torch.special.ndtr(-z)))
+
+
+def test_one_answer_for_all_is_guessing() -> None:
+    """99 of 100 right is no sign of a fit if 99 of 100 are of one class; 2 of 3 rare ones found are."""
+    y = torch.zeros(100).long()
+    y[:3] = 1
+    assert agreement(torch.zeros(100).long(), y) == (pytest.approx(0.97), 1.0)
+    assert agreement((torch.arange(100) < 2).long(), y)[1] < 1e-6
+
+
+def test_worse_than_unseen_is_fishers_test() -> None:
+    from scipy.stats import fisher_exact
+
+    private, unseen = torch.arange(40) < 25, torch.arange(30) < 27
+    expected = fisher_exact([[25, 15], [27, 3]], alternative="less").pvalue
+    assert p_worse(private, unseen) == pytest.approx(expected)
