@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
@@ -23,6 +24,8 @@ from unfit.base.modules import as_base, as_target
 from unfit.base.nets import margin, outputs
 from unfit.base.target import Target, load_base, load_target
 
+MOST_COPIES = 0.1  # share of the unseen samples; more of them are no accident of the data
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -33,6 +36,7 @@ class Case:
     private: Samples
     unseen: Samples
     source: Source | None = None
+    num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
 
     @cached_property
     def mixtures(self) -> Mixtures:
@@ -66,18 +70,31 @@ class Case:
         ]
         if (found := self.private.num_classes) != classes:
             problems.append(f"the data have {found} classes, the net tells {classes} apart (see `classes`)")
-        if not problems and (copies := near_copies(self.private, self.unseen)):  # they would hide a leak
-            own, other = copies[0]
-            problems.append(
-                f"{len(copies)} of {len(self.unseen)} unseen samples are private ones, or nearly so "
-                f"(unseen {other} is private {own}): name others with `unseen`"
-            )
         if problems:
             raise UnfitError("; ".join(problems))
         if self.private.is_image and min(shape[1:]) <= window // 2:
             raise UsageError(
                 f"images of {shape[2]}×{shape[1]} are too small for an SSIM `window` of {window}: use 3"
             )
+
+
+def without_copies(private: Samples, unseen: Samples) -> tuple[Samples, int]:
+    """The unseen samples that are not (nearly) private ones, and how many are: those would hide a leak.
+
+    A data set may hold a few near-copies by nature. Many are a mistake.
+    """
+    if private.shape != unseen.shape:
+        return unseen, 0  # which `Case.check` refuses
+    copies = near_copies(private, unseen)
+    if len(copies) > MOST_COPIES * len(unseen):
+        own, other = copies[0]
+        raise UnfitError(
+            f"{len(copies)} of {len(unseen)} unseen samples are private ones, or nearly so (unseen {other} is "
+            f"private {own}): name others with `unseen`"
+        )
+    kept = torch.ones(len(unseen), dtype=torch.bool)
+    kept[[other for _, other in copies]] = False
+    return unseen.at(kept), len(copies)
 
 
 def case_of(
@@ -87,7 +104,8 @@ def case_of(
     target = as_target(model, sample_shape(private))
     architecture = target.architecture
     own, others = as_samples(private, unseen, architecture.input_shape, architecture.num_outputs)
-    return Case(target, as_base(base, target), own, others)
+    others, num_copies = without_copies(own, others)
+    return Case(target, as_base(base, target), own, others, num_copies=num_copies)
 
 
 class Members(BaseModel):
@@ -105,7 +123,8 @@ def read_case(request: AuditRequest) -> Case:
     target = load_target(request.target)
     base = load_base(request.base, target) if request.base else None
     source, private = private_set(request)
-    return Case(target, base, private, unseen_set(request, source, private), source)
+    unseen, num_copies = without_copies(private, unseen_set(request, source, private))
+    return Case(target, base, private, unseen, source, num_copies)
 
 
 def private_set(request: AuditRequest) -> tuple[Source, Samples]:

@@ -110,6 +110,7 @@ def evidence(
         reasons=reasons,
         attacker=effort.attacker,
         policy=policy,
+        num_copies=case.num_copies,
         num_candidates=len(pool),
         num_recognisable=found.num_recognisable,
         num_recognisable_unseen=int((control.similarity > line).sum()),

@@ -8,7 +8,7 @@ do if chance decides which sample is private.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -158,7 +158,7 @@ def _thinned(samples: Samples, rng: np.random.Generator) -> Samples:
     if len(samples) <= MOST_SAMPLES:
         return samples
     at = torch.from_numpy(rng.choice(len(samples), MOST_SAMPLES, replace=False))
-    return replace(samples, x=samples.x[at], y=samples.y[at], indices=samples.indices[at])
+    return samples.at(at)
 
 
 def facts_of(private: Samples, unseen: Samples) -> Floats:

@@ -172,6 +172,7 @@ class Record(Strict):
     policy: Policy
     num_samples: int
     num_unseen: int
+    num_copies: int  # unseen samples that were left out: nearly a private one, they would hide a leak
     num_candidates: int
     num_good: int
     num_good_unseen: int

@@ -54,6 +54,10 @@ class Samples:
         """The samples as the net sees them. For unseen samples, pass the mean of the training samples."""
         return replace(self, x=(self.x - mean) * self.scale)
 
+    def at(self, chosen: torch.Tensor) -> Samples:
+        """Some of the samples, by position or by a mask."""
+        return replace(self, x=self.x[chosen], y=self.y[chosen], indices=self.indices[chosen])
+
     @cached_property
     def sha256(self) -> str:
         """Hash of x and y, to notice when the source has changed."""

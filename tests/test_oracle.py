@@ -1,0 +1,88 @@
+"""What the weights hold of each sample: nothing of strangers, and what was planted of the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from unfit import AuditRequest, UnfitError
+from unfit.attacker.mixtures import check_base, read_mixtures
+from unfit.auditor.case import read_case
+from unfit.auditor.grades import count, grade, recognisable_line
+from unfit.auditor.oracle import Oracle, consult, reactions
+from unfit.base.nets import initialise
+from unfit.base.target import Target
+
+N, D, WIDTH = 30, 200, 100
+
+
+def sets(seed: int) -> tuple[Tensor, Tensor]:
+    """Private and unseen samples of one kind: a few strong common directions, like those of pictures."""
+    random = torch.Generator().manual_seed(seed)
+    common = torch.randn(10, D, generator=random)
+    x = torch.randn(2 * N, 10, generator=random) @ common + torch.randn(2 * N, D, generator=random)
+    return x[:N], x[N:]
+
+
+def asked(weight: Tensor, private: Tensor, unseen: Tensor) -> Oracle:
+    private, unseen = (x - private.mean(0) for x in (private, unseen))  # as audits centre them
+    found = reactions(torch.cat([private, unseen]), weight)
+    return Oracle(found[:N], found[N:], torch.zeros(N), torch.zeros(N))
+
+
+def test_strangers_are_told_from_unseen_samples_as_often_as_chance_does() -> None:
+    """Private samples are centred by their own mean and unseen ones are not: that must not show."""
+    p_values = []
+    for seed in range(200):
+        private, unseen = sets(seed)
+        weight = torch.randn(WIDTH, D, generator=torch.Generator().manual_seed(1000 + seed))
+        p_values.append(asked(weight, private, unseen).p_value(0.01))
+    assert sum(p < 0.05 for p in p_values) <= 20
+    assert sum(p < 0.5 for p in p_values) >= 40  # and it does not keep silent always
+
+
+def test_samples_in_the_weights_are_held_however_much_noise_hides_them_from_attacks() -> None:
+    private, unseen = sets(0)
+    random = torch.Generator().manual_seed(1)
+    columns = torch.randn(WIDTH, N, generator=random)
+    columns[:, 10:] = 0  # ten were trained on
+    noise = torch.randn(WIDTH, D, generator=random)
+    oracle = asked(0.3 * columns @ private + noise, private, unseen)
+    assert oracle.num_held(0.01) == 10
+    assert (oracle.reaction[:10].min() > oracle.unseen_reaction.max()).item()
+    assert oracle.p_value(0.01) < 0.01
+    assert asked(noise, private, unseen).p_value(0.01) > 0.05
+
+
+def test_the_upper_bound_is_above_the_attack_and_whole_where_the_span_is(face_run: str) -> None:
+    case = read_case(AuditRequest(target=str(face_run), base=str(face_run)))
+    known = consult(case, case.mixtures, 11)
+    blind = consult(case, read_mixtures(case.target), 11)
+    assert float(known.similarity.median()) > 0.9  # the change since the base holds most of every training image
+    assert float(known.unseen_similarity.median()) < 0.6
+    assert blind.similarity.mean() < known.similarity.mean()
+
+
+def test_a_base_that_training_did_not_start_from_is_refused(face_run: str) -> None:
+    case = read_case(AuditRequest(target=str(face_run), base=str(face_run)))
+    check_base(case.mixtures)
+    check_base(read_mixtures(case.target))
+    other = Target(case.target.architecture, dict(initialise(case.target.architecture, None, 5).state_dict()))
+    with pytest.raises(UnfitError, match=r"`base` does not fit.*more noise"):
+        check_base(read_mixtures(case.target, other))
+
+
+def test_the_line_of_recognisable_pictures() -> None:
+    low, high = torch.full((40,), 0.2), torch.linspace(0.4, 0.7, 40)
+    assert recognisable_line(low, 0.3, is_image=True) == 0.6
+    assert recognisable_line(low, 0.3, is_image=False) == 0.75
+    assert recognisable_line(high, 0.7, is_image=True) == pytest.approx(0.55 + 3.09 * float(high.std()))
+    assert recognisable_line(low, 0.9, is_image=True) == pytest.approx(0.9)
+
+
+def test_grades_go_from_proof_to_trace() -> None:
+    cases = [(0.1, True, False), (0.9, False, True), (0.5, False, True), (0.5, False, False)]
+    grades = [grade(*each, line=0.6) for each in cases]
+    assert grades == ["exact", "recognisable", "trace", None]
+    assert [count(grades, least) for least in ("trace", "recognisable", "exact")] == [3, 2, 1]
