@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from unfit import draw, draw_unseen, read_source
 from unfit.auditor.case import case_of
 from unfit.auditor.fitting import Fitting, agreement, check_fit, p_worse
 
@@ -211,3 +212,24 @@ def test_worse_than_unseen_is_fishers_test() -> None:
     private, unseen = torch.arange(40) < 25, torch.arange(30) < 27
     expected = fisher_exact([[25, 15], [27, 3]], alternative="less").pvalue
     assert p_worse(private, unseen) == pytest.approx(expected)
+
+
+def test_a_wrong_layout_shows_in_the_margins_where_accuracy_does_not_tell() -> None:
+    """Turned faces lie mostly on the right side of the line too, but the model is surer of them upright."""
+    source = read_source("faces")
+    members = draw(source, 40, 0)
+    x, y = members.x - members.x.mean(0), members.y
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(625, 100), nn.ReLU(), nn.Linear(100, 1))
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(net(x)[:, 0], y.float()).backward()
+        optimiser.step()
+    others = draw_unseen(source, members, 40, 0)
+    unseen = others.x - members.x.mean(0), others.y
+    assert check_fit(case_of(net, (x, y), unseen)).fits
+    found = check_fit(case_of(net, (x.transpose(2, 3), y), (unseen[0].transpose(2, 3), unseen[1])))
+    assert not found.fits
+    assert found.likely_cause is not None
+    assert "rows and columns swapped" in found.likely_cause
