@@ -103,8 +103,28 @@ def test_large_sets_are_thinned_and_still_told_apart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(exchange, "MOST_COMPARED", 30)
     monkeypatch.setattr(exchange, "MOST_VALUES", 27)
     private, unseen = pictures(300, 0), pictures(200, 1)
+    assert len(exchange._thinned(private, np.random.default_rng(0))) == 100
     assert compare_sets(private, unseen).exchangeable
     assert not compare_sets(replace(private, x=private.x + 0.1), unseen).exchangeable
+
+
+def test_neighbours_are_counted_and_each_sample_is_judged_by_all_others() -> None:
+    private, unseen = (replace(vectors(12, seed), y=torch.zeros(12).long()) for seed in (0, 1))
+    features = exchange.read_features(private, unseen, np.random.default_rng(0))
+    sign = features.sign[features.compared]
+    x = torch.cat([private.x, unseen.x]).double()
+    x = ((x - x.mean(0)) / x.std(0)).numpy()[features.compared]
+    near = [np.argsort(np.linalg.norm(x - x[i], axis=1))[1:4] for i in range(24)]
+    expected = sum(sign[i] * sign[j] for i in range(24) for j in near[i])
+    assert exchange.statistics(features, features.sign[None])[0, 2] == pytest.approx(expected)
+
+    kernel = np.exp(-np.square(x[:, None] - x).sum(2) / 10)
+    others = ~np.eye(24, dtype=bool)
+    again = [
+        kernel[i, at] @ np.linalg.solve(kernel[np.ix_(at, at)] + np.eye(23), sign[at])
+        for i, at in enumerate(others)
+    ]
+    np.testing.assert_allclose(exchange.predictions(exchange._hat(kernel), sign[None])[0], again)
 
 
 def test_copies_are_found_even_if_they_are_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
