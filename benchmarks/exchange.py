@@ -2,7 +2,7 @@
 
 DATA holds cifar-10-batches-bin and mnist. Prints two tables: how often `compare_sets` says that random halves of one
 draw are not exchangeable, which should be no more than its LEVEL of 0.5%, and how often it says so of sets that differ.
-About 40 minutes of one core; `--splits` and `--repeats` make it less.
+At most ten minutes of one core; `--splits` and `--repeats` make it less.
 """
 
 from __future__ import annotations

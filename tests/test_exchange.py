@@ -43,16 +43,6 @@ def test_sets_of_one_draw_are_left_alone(make: Callable[[int, int], Samples]) ->
     assert np.abs(p_values - np.linspace(0, 1, 25)).max() < 0.33  # Kolmogorov and Smirnov's bound at 0.5%
 
 
-def test_equal_values_are_not_taken_in_the_order_of_the_sets() -> None:
-    coins = replace(
-        vectors(60, 0), x=torch.randint(2, (60, 6), generator=torch.Generator().manual_seed(0)).float()
-    )
-    first, second = (
-        replace(coins, x=coins.x[at], y=coins.y[at], indices=at) for at in torch.arange(60).view(2, 30)
-    )
-    assert min(compare_sets(first, second, seed).p_value_within for seed in range(5)) > 0.01
-
-
 CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "brighter": (
         lambda x: x + 0.08,
@@ -113,8 +103,28 @@ def test_large_sets_are_thinned_and_still_told_apart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(exchange, "MOST_COMPARED", 30)
     monkeypatch.setattr(exchange, "MOST_VALUES", 27)
     private, unseen = pictures(300, 0), pictures(200, 1)
+    assert len(exchange._thinned(private, np.random.default_rng(0))) == 100
     assert compare_sets(private, unseen).exchangeable
     assert not compare_sets(replace(private, x=private.x + 0.1), unseen).exchangeable
+
+
+def test_neighbours_are_counted_and_each_sample_is_judged_by_all_others() -> None:
+    private, unseen = (replace(vectors(12, seed), y=torch.zeros(12).long()) for seed in (0, 1))
+    features = exchange.read_features(private, unseen, np.random.default_rng(0))
+    sign = features.sign[features.compared]
+    x = torch.cat([private.x, unseen.x]).double()
+    x = ((x - x.mean(0)) / x.std(0)).numpy()[features.compared]
+    near = [np.argsort(np.linalg.norm(x - x[i], axis=1))[1:4] for i in range(24)]
+    expected = sum(sign[i] * sign[j] for i in range(24) for j in near[i])
+    assert exchange.statistics(features, features.sign[None])[0, 2] == pytest.approx(expected)
+
+    kernel = np.exp(-np.square(x[:, None] - x).sum(2) / 10)
+    others = ~np.eye(24, dtype=bool)
+    again = [
+        kernel[i, at] @ np.linalg.solve(kernel[np.ix_(at, at)] + np.eye(23), sign[at])
+        for i, at in enumerate(others)
+    ]
+    np.testing.assert_allclose(exchange.predictions(exchange._hat(kernel), sign[None])[0], again)
 
 
 def test_copies_are_found_even_if_they_are_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +144,7 @@ def test_copies_of_vectors_are_closer_than_rounding() -> None:
     assert near_copies(private, vectors(50, 1)) == []
     assert near_copies(private, replace(private, x=private.x.half().float())) == [(i, i) for i in range(50)]
     assert near_copies(private, replace(private, x=private.x * 1.01)) == []
+    assert near_copies(private, replace(private, x=private.x + torch.tensor([0.05, 0, 0, 0, 0, 0]))) == []
 
 
 # Thresholds by class ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unfit import draw, draw_unseen, read_source
 from unfit.auditor.case import case_of
-from unfit.auditor.fitting import Fitting, agreement, check_fit, p_worse
+from unfit.auditor.fitting import Fitting, agreement, check_fit, is_better, is_worse, p_worse
 
 Pair = tuple[Tensor, Tensor]
 SIDE, N = 8, 120
@@ -233,3 +233,17 @@ def test_a_wrong_layout_shows_in_the_margins_where_accuracy_does_not_tell() -> N
     assert not found.fits
     assert found.likely_cause is not None
     assert "rows and columns swapped" in found.likely_cause
+
+
+def test_another_form_must_mend_half_of_the_errors_unless_all_is_in_doubt() -> None:
+    before, slightly, right = (torch.arange(100) < num for num in (40, 60, 70))
+    assert [is_better(each, before, doubtful=False) for each in (slightly, right)] == [False, True]
+    assert is_better(slightly, before, doubtful=True)
+    assert not is_better(torch.arange(100) < 49, before, doubtful=True)  # nine more may be luck
+
+
+def test_a_slightly_easier_unseen_set_is_no_reason_to_stop() -> None:
+    private, unseen = torch.arange(2000) < 1900, torch.arange(2000) < 1980
+    assert p_worse(private, unseen) < 1e-6
+    assert not is_worse(private, unseen)
+    assert is_worse(torch.arange(2000) < 1800, unseen)

@@ -21,8 +21,8 @@ from unfit.base.files import Strict
 CLASS_LEVEL, WITHIN_LEVEL = 0.001, 0.004  # of the two tests: few sets have other shares of classes by accident
 LEVEL = CLASS_LEVEL + WITHIN_LEVEL  # sets of one draw are told apart this rarely; it costs an audit its verdict
 NUM_DRAWS, NUM_SHUFFLES = 9999, 999  # the least p-values are a tenth and a quarter of these levels
-BATCH = 100  # shuffles at once
-MOST_SAMPLES = 20_000  # of each set; larger ones are thinned
+BATCH = 100  # shuffles, or pictures, at once
+MOST_SAMPLES, MOST_NUMBERS = 20_000, 10_000_000  # of each set, in all its samples; larger sets are thinned
 MOST_COMPARED = 500  # of each set, pair by pair: their number enters squared and cubed
 MOST_VALUES = 1024  # of a sample: larger pictures are shrunk to it, of longer vectors columns are drawn
 NUM_COMPONENTS = 50  # principal ones, but at most one for every four samples
@@ -135,8 +135,9 @@ class Features:
 
 def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -> Features:
     n, y = len(private), torch.cat([private.y, unseen.y]).numpy(force=True)
-    raw = facts_of(private, unseen)
-    facts, values = _unit(_centred(raw, y), np.abs(raw).max(0)), _centred(_values(private, unseen, rng), y)
+    columns = torch.from_numpy(np.sort(rng.permutation(private.shape[0])[:MOST_VALUES]))  # of vectors
+    raw = facts_of(private, unseen, columns)
+    facts, values = _unit(_centred(raw, y), np.abs(raw).max(0)), _centred(_values(private, unseen, columns), y)
     drawn = [rng.permutation(len(each))[:MOST_COMPARED] for each in (private, unseen)]
     compared = rng.permutation(np.concatenate([drawn[0], n + drawn[1]]))  # of equally near ones the first is taken
     components, distance = _components(values, compared, rng), _squared_distance(values[compared])
@@ -145,7 +146,7 @@ def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -
         sign=np.repeat([1.0, -1.0], [n, len(unseen)]),
         y=y,
         raw=raw,
-        names=_fact_names(private),
+        names=_fact_names(private, columns),
         facts=facts,
         components=components,
         compared=compared,
@@ -155,23 +156,24 @@ def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -
 
 
 def _thinned(samples: Samples, rng: np.random.Generator) -> Samples:
-    if len(samples) <= MOST_SAMPLES:
+    most = min(MOST_SAMPLES, MOST_NUMBERS // min(samples.x[0].numel(), MOST_VALUES))
+    if len(samples) <= most:
         return samples
-    at = torch.from_numpy(rng.choice(len(samples), MOST_SAMPLES, replace=False))
+    at = torch.from_numpy(rng.choice(len(samples), most, replace=False))
     return samples.at(at)
 
 
-def facts_of(private: Samples, unseen: Samples) -> Floats:
+def facts_of(private: Samples, unseen: Samples, columns: Tensor) -> Floats:
     """What each sample is like, in a few numbers that have names: (n, f), the private ones first."""
     sets = (private, unseen)
     if not private.is_image:
-        x = torch.cat([each.x for each in sets]).double()
+        x = torch.cat([each.x[:, columns] for each in sets]).double()
         return torch.cat([x, (x - x.mean(0)).abs(), (x == 0).double().mean(1, keepdim=True)], 1).numpy(force=True)
-    ranges = [each.x.transpose(0, 1).flatten(1).aminmax(dim=1) for each in sets]
-    low, high = (torch.stack(bounds).view(2, -1, 1, 1) for bounds in zip(*ranges, strict=True))
-    parts = [part for each in sets for part in each.x.split(1000)]  # in parts, so as not to copy whole sets
-    facts = [_picture_facts(x, low.amin(0), high.amax(0), private.shift or 0.0) for x in parts]
-    return torch.cat(facts).double().numpy(force=True)
+    low = torch.stack([each.x.amin((0, 2, 3)) for each in sets]).amin(0).view(-1, 1, 1)
+    high = torch.stack([each.x.amax((0, 2, 3)) for each in sets]).amax(0).view(-1, 1, 1)
+    parts = [part for each in sets for part in each.x.split(BATCH)]  # in parts, so as not to copy whole sets
+    facts = [_picture_facts(x, low, high, private.shift or 0.0) for x in parts]
+    return torch.cat(facts).nan_to_num().double().numpy(force=True)  # a single row has no sharpness
 
 
 def _picture_facts(x: Tensor, low: Tensor, high: Tensor, zero: float) -> Tensor:
@@ -182,15 +184,14 @@ def _picture_facts(x: Tensor, low: Tensor, high: Tensor, zero: float) -> Tensor:
     return torch.cat([x.mean((2, 3)), x.flatten(2).std(2), *ends, sharpness, zeros], 1)
 
 
-def _fact_names(samples: Samples) -> list[str]:
-    size = samples.shape[0]
+def _fact_names(samples: Samples, columns: Tensor) -> list[str]:
     if samples.is_image:
-        places = [f" of channel {i}" for i in range(size)] if size > 1 else [""]
+        places = [f" of channel {i}" for i in range(samples.shape[0])] if samples.shape[0] > 1 else [""]
         return [*(name + place for name in OF_A_CHANNEL for place in places), "share of zeros"]
-    return [f"{name} of column {i}" for name in ("mean", "spread") for i in range(size)] + ["share of zeros"]
+    return [f"{name} of column {i}" for name in ("mean", "spread") for i in columns.tolist()] + ["share of zeros"]
 
 
-def _values(private: Samples, unseen: Samples, rng: np.random.Generator) -> Floats:
+def _values(private: Samples, unseen: Samples, columns: Tensor) -> Floats:
     """(n, at most MOST_VALUES): pictures shrunk, columns of vectors drawn and brought to one spread."""
     if private.is_image:
         channels, *sides = private.shape
@@ -198,7 +199,6 @@ def _values(private: Samples, unseen: Samples, rng: np.random.Generator) -> Floa
         size = min(sides[0], most), min(sides[1], most)
         shrunk = [nn.functional.adaptive_avg_pool2d(each.x, size).flatten(1) for each in (private, unseen)]
         return torch.cat(shrunk).double().numpy(force=True)
-    columns = torch.from_numpy(rng.permutation(private.shape[0])[:MOST_VALUES])
     x = torch.cat([each.x[:, columns] for each in (private, unseen)]).double().numpy(force=True)
     return _unit(x - x.mean(0), np.abs(x).max(0))
 

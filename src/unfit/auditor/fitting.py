@@ -20,7 +20,10 @@ from unfit.base.files import Strict
 from unfit.base.nets import margin, outputs
 
 CHANCE_LEVEL = 0.01  # agreement with the labels that chance gives more often is none
-WORSE_LEVEL = 0.001  # private samples are worse than unseen ones only beyond this: a false stop must be rare
+WORSE_LEVEL, WORSE_BY = (
+    0.001,
+    0.05,
+)  # private samples are worse than unseen ones beyond both: a false stop must be rare
 BETTER_LEVEL = 0.001  # another form is better only beyond this; its choice rests on some of the same samples
 NUM_CHOOSING, NUM_JUDGING = 100, 500  # samples by which the best form is chosen, and by which it is judged
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation of its channels
@@ -54,7 +57,7 @@ def check_fit(case: Case) -> Fitting:
     guesses = p_value >= CHANCE_LEVEL and not bool(right.all())
     if guesses:
         doubt = f"the model gets {_share(right)} of the private samples right, where guessing gets {chance:.0%}"
-    elif p_worse(right, unseen_right) < WORSE_LEVEL:
+    elif is_worse(right, unseen_right):
         doubt = (
             f"the model gets {_share(right)} of the private samples right, but {_share(unseen_right)} of the "
             "unseen ones: were the two swapped, or is this another file than it was trained on?"
@@ -113,6 +116,12 @@ def agreement(predicted: Tensor, y: Tensor) -> tuple[float, float]:
     variance = float((pairs * (hits - row[:, None] - column + chance) ** 2).sum()) / (n - 1)
     z = (float((predicted == y).sum()) - n * chance) / math.sqrt(variance)
     return chance, 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def is_worse(right: Tensor, unseen_right: Tensor) -> bool:
+    """More than chance, and by more than an easier file of unseen samples explains."""
+    by = float(unseen_right.float().mean() - right.float().mean())
+    return by > WORSE_BY and p_worse(right, unseen_right) < WORSE_LEVEL
 
 
 def p_worse(right: Tensor, unseen_right: Tensor) -> float:
