@@ -35,7 +35,7 @@ CERTAIN = -12.0  # log10 of the p-value, all tries counted
 KEPT = -6.0  # the same for a tensor once the seed is known: it was drawn by this recipe
 LARGER = 1.15  # times what a recipe draws: more than training leaves or the estimate is off by
 HARDLY_MOVED = 0.85  # the same for one neuron of many, whose kurtosis is small by chance
-TELLING_ROW = 256  # inputs from which a neuron's kurtosis says something
+TELLING_ROW = 512  # inputs from which a neuron's kurtosis says something
 TELLING = 32  # values from which it can be told whether a bias started from zero
 LIKELY, LIKELY_FAR = 1 << 24, 1 << 16  # seeds that are tried first, at places that are cheap to reach or not
 SAME = 1e-6  # relative distance from the start at which a network is untrained
@@ -172,6 +172,7 @@ class Clue:
     recipe: Recipe
     site: Site
     trace: Trace
+    strength: float  # standard deviations above chance that its values should show
     unlikely: float  # how much else must have happened for this recipe: |log| of what is left of the start
 
     @property
@@ -189,8 +190,14 @@ def find_clues(target: Target, known: list[Recipe]) -> list[Clue]:
     found = [clue for recipe in known if (clue := _clue(target, recipe, quietest))]
     early = {(clue.generator.name, clue.site.family) for clue in found if clue.trace.is_early}
     found = [c for c in found if c.trace.is_early or (c.generator.name, c.site.family) not in early]
-    found.sort(key=lambda clue: (not clue.trace.is_early, clue.unlikely))
+    found.sort(key=_order)
     return list({(c.generator.name, c.site.family, c.trace.place): c for c in reversed(found)}.values())[::-1]
+
+
+def _order(clue: Clue) -> tuple[bool, bool, float, float]:
+    """Cheap ones first; then those of uniform layers, which is evidence, while a normal layer may be anything."""
+    early = clue.trace.is_early
+    return not early, clue.site.family == "normal", 0.0 if early else -clue.strength, clue.unlikely
 
 
 def _clue(target: Target, recipe: Recipe, quietest: dict[str, int]) -> Clue | None:
@@ -205,13 +212,13 @@ def _clue(target: Target, recipe: Recipe, quietest: dict[str, int]) -> Clue | No
     if not near:
         return None
     early = [each for each in near if each[1] == 0]
-    clearest = max(near, key=lambda each: each[0] * len(each[3]) ** 0.5)  # most standard deviations above chance
-    likeness, place, site, window = early[0] if early else clearest
+    strongest = max(near, key=lambda each: each[0] * len(each[3]) ** 0.5)
+    likeness, place, site, window = early[0] if early else strongest
     left, stride = _left_of_start(recipe, site, window, likeness), recipe.generator.stride
     if left is None:
         return None
     trace = Trace(numbers_of(window, site.family), place * stride, stride, recipe.generator.shift)
-    return Clue(recipe, site, trace, abs(math.log(left)))
+    return Clue(recipe, site, trace, likeness * len(window) ** 0.5, abs(math.log(left)))
 
 
 def _windows(recipe: Recipe, value: Tensor, quietest: int) -> list[tuple[int, Tensor]]:

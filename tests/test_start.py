@@ -1,0 +1,469 @@
+"""The start of a network from its trained weights: the right seed or none, and all layers of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from test_peel import trained
+from unfit import Auto, Start, Target, as_target, attack, find_start, load_base, preflight
+from unfit.attacker.decay import read_decay
+from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.start import search_start
+from unfit.attacker.start.find import find_clues, log10_chance
+from unfit.attacker.start.recipes import NUMPY, TORCH, recipes
+from unfit.attacker.start.search import Trace, compiled, seeds_per_second, survivors
+from unfit.attacker.start.twister import first_outputs, masks, parity, seeded
+from unfit.base.errors import UsageError
+from unfit.base.nets import build, initialise, parse_architecture
+
+Run = Callable[..., tuple[int, str, str]]
+Build = Callable[[], nn.Module]
+SECRET = 0x5EED_0000_0001_E240  # its low 32 bits, all that PyTorch takes, are 123456
+SEED = 123456
+AROUND = range(SEED - 300, SEED + 300)
+DOCS = Path(__file__).parents[1] / "docs" / "start.md"
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def plain() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(300, 80), nn.ReLU(), nn.Linear(80, 40), nn.ReLU(), nn.Linear(40, 3))
+
+
+def again(draw: Callable[[Tensor], object], names: str = "weight") -> Build:
+    """A network whose tensors of these names are drawn again after it was built."""
+
+    def built() -> nn.Sequential:
+        model = plain()
+        for name, parameter in model.named_parameters():
+            if re.search(names, name):
+                draw(parameter)
+        return model
+
+    return built
+
+
+def one_by_one() -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for a, b in ((300, 80), (80, 40), (40, 3)):
+        layer = nn.Linear(a, b)
+        nn.init.kaiming_normal_(layer.weight)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def papers() -> nn.Sequential:
+    """The first layer again, its bias first, as in the papers' code."""
+    model = plain()
+    with torch.no_grad():
+        model[0].bias.normal_().mul_(1e-4)
+        model[0].weight.normal_().mul_(1e-4)
+    return model
+
+
+def conv() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 40), nn.ReLU(), nn.Linear(40, 1)
+    )
+
+
+def drawn(make: Build, seed: int = SECRET) -> Target:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return as_target(make())
+
+
+def moved(start: Target, by: float = 0.2, left: float = 1.0) -> Target:
+    """Noise instead of training: `by` of each tensor's size, on what is left of the start."""
+    weights = {
+        name: left * value + by * value.square().mean().sqrt() * random(*value.shape, seed=i)
+        for i, (name, value) in enumerate(start.weights.items())
+    }
+    return Target(start.architecture, weights)
+
+
+def distances(found: Start, start: Target) -> list[float]:
+    return [
+        float((found.target.weights[name] - value).norm() / value.norm()) for name, value in start.weights.items()
+    ]
+
+
+# The generator ------------------------------------------------------------------------------------------------
+
+
+def test_outputs_are_those_of_the_real_generator() -> None:
+    places = np.arange(200)
+    ours = first_outputs(seeded(np.array([5, SEED], np.uint32)), places)
+    assert np.array_equal(ours[:, 1], np.random.RandomState(SEED).randint(0, 2**32, 200, dtype=np.uint64))
+    assert np.array_equal((ours[:, 0] & 0xFFFFFF) * 2.0**-24, TORCH.numbers(5, 200))
+
+
+def test_masks_reach_any_place() -> None:
+    places = np.array([0, 226, 227, 623, 624, 5000])
+    bits = parity(np.bitwise_xor.reduce(seeded(np.array([SEED], np.uint32))[:, 0] & masks(places, 23), axis=1))
+    assert np.array_equal(bits == 1, TORCH.numbers(SEED, 5001)[places] >= 0.5)
+    high = parity(np.bitwise_xor.reduce(seeded(np.array([SEED], np.uint32))[:, 0] & masks(2 * places, 31), axis=1))
+    assert np.array_equal(high == 1, NUMPY.numbers(SEED, 5001)[places] >= 0.5)
+
+
+@pytest.mark.parametrize("place", [0, 700])
+def test_the_compiled_search_and_the_plain_one_agree(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    values = TORCH.numbers(77, place + 4096)[place:] + 0.15 * random(4096).numpy()
+    trace, seeds = Trace(values, place), range(3000)
+    fast = list(survivors(trace, seeds))
+    monkeypatch.setattr("unfit.attacker.start.search.compiled", lambda: None)
+    assert fast == list(survivors(trace, seeds)) == [77]
+
+
+def test_a_machine_without_a_compiler_searches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    compiled.cache_clear()
+    try:
+        assert compiled() is None
+        assert find_start(moved(drawn(plain)), seeds=AROUND) is not None
+    finally:
+        compiled.cache_clear()
+
+
+def test_a_deadline_is_kept() -> None:
+    trace = Trace(random(4096).double().numpy())
+    tried: list[int] = []
+    began = time.perf_counter()
+    assert not list(survivors(trace, range(1 << 32), began + 0.2, tried.append))
+    assert 0 < tried[-1] < 1 << 32
+    assert time.perf_counter() - began < 10
+    assert seeds_per_second(trace) > 1e4
+
+
+# From weights to their start ----------------------------------------------------------------------------------
+
+
+def test_all_layers_of_a_default_start_come_back_exactly() -> None:
+    start = drawn(plain)
+    found = find_start(moved(start, 0.8), seeds=AROUND)
+    assert found is not None
+    assert (found.seed, found.skip, found.rule) == (SEED, 0, "PyTorch's default start")
+    assert all(torch.equal(found.target.weights[name], value) for name, value in start.weights.items())
+    assert found.log10_p < -1000
+    assert found.correlation == pytest.approx(1 / (1 + 0.8**2) ** 0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (again(nn.init.xavier_uniform_, r"weight"), "then uniform_ for all weights"),
+        (again(lambda p: nn.init.normal_(p, std=0.02), "weight"), "then normal_ for all weights"),
+        (again(lambda p: nn.init.trunc_normal_(p, std=0.02), "weight"), "then normal_ for all weights"),
+        (again(lambda p: nn.init.normal_(p, std=1e-4), "^0"), "then normal_ for the first layer"),
+        (papers, "its bias first"),
+        (one_by_one, "normal_ for each layer as it is built"),
+        (conv, "PyTorch's default start"),
+    ],
+)
+def test_other_recipes_come_back_up_to_their_scale(make: Build, rule: str) -> None:
+    start = drawn(make)
+    found = find_start(moved(start), seeds=AROUND)
+    assert found is not None
+    assert found.seed == SEED
+    assert found.rule.endswith(rule)
+    assert max(distances(found, start)) < 0.05  # the scale is fitted to noisy weights
+
+
+def test_scikit_learn_and_numpy_too() -> None:
+    from sklearn.neural_network import MLPClassifier
+
+    x, y = random(60, 300).numpy(), np.arange(60) % 3
+    model = MLPClassifier((80, 40), random_state=SEED, max_iter=30)
+    with pytest.warns(UserWarning, match="iterations"):
+        model.fit(x, y)
+    weights = {}
+    for i, (coefficients, intercepts) in enumerate(zip(model.coefs_, model.intercepts_, strict=True), 1):
+        weights[f"layer{i}.weight"] = torch.from_numpy(coefficients.T.copy())
+        weights[f"layer{i}.bias"] = torch.from_numpy(intercepts.copy())
+    found = find_start(Target(drawn(plain).architecture, weights), seeds=AROUND)
+    assert found is not None
+    assert (found.seed, found.rule, found.generator) == (SEED, "scikit-learn's MLP", NUMPY.name)
+    assert found.correlation > 0.9
+
+
+def test_a_start_in_double_precision() -> None:
+    def double() -> nn.Module:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return plain()
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    start = drawn(double)
+    found = find_start(moved(start), seeds=AROUND)
+    assert found is not None
+    assert max(distances(found, start)) == 0
+
+
+def odd() -> nn.Module:
+    """Draws before and in between, and layers in another order."""
+    torch.rand(100)
+    last = nn.Linear(40, 3)
+    torch.randperm(50)
+    first = nn.Linear(300, 80)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(80, 40), nn.ReLU(), last)
+
+
+def test_a_function_that_builds_it_makes_any_start_known() -> None:
+    start = drawn(odd)
+    assert find_start(moved(start), seeds=AROUND) is None
+    state = torch.get_rng_state()
+    found = find_start(moved(start), odd, seeds=AROUND)
+    assert found is not None
+    assert found.seed == SEED
+    assert max(distances(found, start)) == 0
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's generator is left alone
+
+
+def test_draws_before_the_network_are_found_for_usual_seeds() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(42)
+        torch.randperm(1000)
+        start = as_target(plain())
+    assert find_start(moved(start), seeds=100) is None
+    found = find_start(moved(start), seeds=100, skip=5000)
+    assert found is not None
+    assert found.seed == 42
+    assert 900 < found.skip < 1100
+    assert max(distances(found, start)) == 0
+
+
+def test_the_neuron_that_moved_least_is_enough() -> None:
+    """All else is nearly gone: the search goes by one neuron in the middle of the second layer."""
+    start = drawn(
+        lambda: nn.Sequential(nn.Linear(50, 1000), nn.ReLU(), nn.Linear(1000, 20), nn.ReLU(), nn.Linear(20, 1))
+    )
+    end = moved(start, 3.0)
+    end.weights["layer2.weight"][7] = 0.05 * start.weights["layer2.weight"][7]
+    clue = find_clues(end, recipes(end.architecture))[0]
+    assert (clue.site.tensor, clue.trace.place) == ("layer2.weight", 50 * 1000 + 1000 + 7 * 1000)
+    found = find_start(end, seeds=AROUND)
+    assert found is not None
+    assert max(distances(found, start)) == 0
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        lambda value: value.half().float(),
+        lambda value: value.bfloat16().float(),
+        lambda value: (value / (scale := value.abs().max() / 127)).round() * scale,
+        lambda value: value * (value.abs() > value.abs().quantile(0.5)),
+    ],
+    ids=["fp16", "bf16", "int8", "half of the weights pruned"],
+)
+def test_rounded_and_pruned_weights_still_show_it(saved: Callable[[Tensor], Tensor]) -> None:
+    start = moved(drawn(plain))
+    rounded = Target(start.architecture, {name: saved(value) for name, value in start.weights.items()})
+    found = find_start(rounded, seeds=AROUND)
+    assert found is not None
+    assert found.seed == SEED
+
+
+# No false finds -----------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_seed_is_never_certain() -> None:
+    """Nets whose numbers come from another generator altogether: nothing is found, at any place."""
+    architecture = parse_architecture("64-32", (100,), 1)
+    for i in range(20):
+        generator = np.random.default_rng(i)
+        weights = {}
+        for name, value in build(architecture).state_dict().items():
+            bound = 10 ** -(0.5 if name.startswith("layer1") else 0.45)
+            weights[name] = torch.from_numpy(generator.uniform(-bound, bound, value.shape)).float()
+        search = search_start(Target(architecture, weights), seeds=1 << 15)
+        assert search.start is None
+        assert "no seed of 32,768 draws this start" in search.why
+
+
+def test_chance_is_bounded_as_it_is_said() -> None:
+    """A bound on the probability: correlations of independent numbers exceed it less often than it says."""
+    weight = random(200)
+    numbers = (torch.from_numpy(TORCH.numbers(i, 200)).float() for i in range(1000))
+    chances = torch.tensor([log10_chance(weight, each) for each in numbers])
+    for limit in (-0.5, -1.0, -2.0):
+        assert 0 < (chances < limit).double().mean() < 10**limit
+
+
+def test_a_start_that_is_gone_is_said_to_be() -> None:
+    start = drawn(plain)
+    gone = Target(start.architecture, {name: random(*value.shape) ** 3 for name, value in start.weights.items()})
+    search = search_start(gone, seeds=AROUND)
+    assert search.start is None
+    assert "the start is gone" in search.why
+    assert search.facts()["found"] is False
+
+
+def test_a_first_layer_of_another_origin_is_no_start() -> None:
+    start = moved(drawn(plain))
+    start.weights["layer1.weight"].copy_(random(80, 300) ** 3)
+    search = search_start(start, seeds=AROUND)
+    assert search.start is None
+    assert f"drawn with seed {SEED}" in search.why
+    assert "but the first layer was not" in search.why
+
+
+@pytest.mark.parametrize("seeds", [0, -1, 2**32 + 1, range(5, 5), range(0, 10, 2)])
+def test_impossible_seeds_are_refused(seeds: int | range) -> None:
+    with pytest.raises(UsageError, match="seeds"):
+        find_start(drawn(plain), seeds=seeds)
+
+
+def test_the_defence_in_the_docs_holds() -> None:
+    """With the start shuffled by the system's randomness, the right seed is no use."""
+    code = re.search(r"```python\n(.*?def shuffle_start.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
+    assert code
+    names: dict[str, Callable[[nn.Module], None]] = {}
+    exec(code[1], names)
+
+    def defended() -> nn.Module:
+        model = plain()
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        names["shuffle_start"](model)
+        for old, new in zip(before, model.parameters(), strict=True):
+            assert torch.equal(old.flatten().sort().values, new.detach().flatten().sort().values)
+        return model
+
+    assert find_start(moved(drawn(plain)), seeds=AROUND) is not None
+    assert find_start(moved(drawn(defended)), seeds=AROUND) is None
+    assert find_start(moved(drawn(defended)), defended, seeds=AROUND) is None
+
+
+# Weight decay -------------------------------------------------------------------------------------------------
+
+
+def layers(
+    left: float, bias_left: float, shape: tuple[int, int] = (120, 200)
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """A layer after training on 30 samples with decay, and before it."""
+    w, d = shape
+    alpha, x = random(w, 30), torch.cat([random(30, d, seed=1), torch.ones(30, 1)], 1)
+    base, start = random(w, d, seed=2), random(w, seed=3)
+    added = 0.3 * alpha @ x
+    return (left * base + added[:, :d], bias_left * start + added[:, d]), (base, start)
+
+
+@pytest.mark.parametrize("shape", [(120, 200), (200, 120), (2100, 90)])
+@pytest.mark.parametrize(("left", "bias_left"), [(0.55, 0.55), (0.55, 1.0), (0.01, 0.01), (0.999, 0.999)])
+def test_what_decay_left_is_read_exactly(left: float, bias_left: float, shape: tuple[int, int]) -> None:
+    found = read_decay(*layers(left, bias_left, shape))
+    assert found == pytest.approx((left, bias_left), abs=1e-6)
+
+
+def test_without_decay_nothing_changes() -> None:
+    end, start = layers(1.0, 1.0)
+    assert read_decay(end, start) == (1.0, 1.0)
+    assert read_decay((end[0].half().float(), end[1]), start) == (1.0, 1.0)
+    assert read_decay((end[0] + 0.05 * random(120, 200, seed=4), end[1]), start) == (1.0, 1.0)  # as Adam's steps
+    assert read_decay(end, (random(120, 200, seed=5), start[1])) == (1.0, 1.0)  # another base
+
+
+def test_a_decayed_base_still_shows_every_sample() -> None:
+    """Plain SGD with weight decay: the base as it is hides the samples, what decay left of it does not."""
+    x, y = random(12, 100), (torch.arange(12) % 2).float()
+    start = drawn(lambda: nn.Sequential(nn.Linear(100, 60), nn.ReLU(), nn.Linear(60, 1)))
+    model = start.net()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-3)
+    for _ in range(100):
+        optimiser.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).backward()
+        optimiser.step()
+    mixtures = read_mixtures(as_target(model), start)
+    assert mixtures.decay == pytest.approx(0.63, abs=0.05)
+    assert mixtures.num_samples == 12
+    assert mixtures.facts()["decay"] == mixtures.decay
+
+
+def test_a_decayed_start_is_found_and_its_decay_read() -> None:
+    start = drawn(plain)
+    found = find_start(moved(start, 0.1, left=0.4), seeds=AROUND)
+    assert found is not None
+    assert max(distances(found, start)) == 0
+    assert found.decay == pytest.approx(0.4, abs=0.01)
+
+
+# In use -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def standard() -> tuple[Target, Target]:
+    """A face detector on ten faces with a standard start, and that start: seed 0."""
+    return trained("faces", "400-100", 10)[:2]
+
+
+def test_auto_finds_the_start_and_proves_every_sample(standard: tuple[Target, Target]) -> None:
+    target, start = standard
+    blind = attack(target, Auto(seeds=0))
+    found = attack(target, Auto(seeds=100))
+    assert not blind.proven.any()
+    assert "start" not in blind.facts
+    assert found.proven.all()
+    assert len(found) == 10
+    told = found.facts["start"]
+    assert (told["found"], told["seed"], told["decay"]) == (True, 0, 1.0)
+    assert torch.equal(found.x, attack(target, base=start).x)
+
+
+def test_auto_says_what_it_tried_in_vain() -> None:
+    words: list[str] = []
+    start = drawn(lambda: nn.Sequential(nn.Linear(100, 40), nn.ReLU(), nn.Linear(40, 1)))
+    end = moved(start)
+    found = attack(end, Auto(seeds=200), progress=lambda fraction, text: words.append(text))
+    told = found.facts["start"]
+    assert (told["found"], told["num_tried"], told["complete"]) == (False, 200, True)
+    assert any("million seeds, about" in text for text in words)
+
+
+def test_an_untrained_net_is_its_own_start() -> None:
+    """Nothing is left to attack, and nothing breaks."""
+    architecture = parse_architecture("100-50", (1, 10, 10), 1)
+    weights = {name: value.detach() for name, value in initialise(architecture, None, 3).state_dict().items()}
+    found = attack(Target(architecture, weights), Auto(seeds=100))
+    assert found.facts["start"]["seed"] == 3
+    assert not found.proven.any()
+
+
+@pytest.mark.parametrize("seeds", [-1, 2**32 + 1])
+def test_auto_refuses_impossible_numbers_of_seeds(seeds: int) -> None:
+    with pytest.raises(ValueError, match="seeds"):
+        Auto(seeds=seeds)
+
+
+def test_preflight_says_what_could_be_found(standard: tuple[Target, Target]) -> None:
+    target, start = standard
+    note = preflight(target).notes[-1]
+    assert re.search(r"start may be found: layer1.*MT19937.*auto.*[\d,]+ s for all", note)
+    assert "the search for the start" in preflight(target).attacks[0].why
+    assert not any("may be found" in each for each in preflight(target, start).notes)
+
+
+def test_the_command_writes_a_base(run: Run, tmp_path: Path, standard: tuple[Target, Target]) -> None:
+    target, start = standard
+    torch.save(target.weights, tmp_path / "net.pt")
+    code, printed, _ = run("start", tmp_path / "net.pt", "--out", tmp_path / "s.safetensors", "--seeds", "0:50")
+    assert code == 0
+    assert "drawn with seed 0 by PyTorch on the CPU" in printed
+    base = load_base(tmp_path / "s.safetensors", target)
+    assert all(torch.equal(base.weights[name], value) for name, value in start.weights.items())
+    code, printed, _ = run("start", tmp_path / "net.pt", "--out", tmp_path / "t.safetensors", "--seeds", "5:50")
+    assert code == 3
+    assert "No seed of 45 draws this start" in printed
+    assert not (tmp_path / "t.safetensors").exists()
+    for wrong in ("x", "1:", "9:3"):
+        assert run("start", tmp_path / "net.pt", "--out", tmp_path / "u.safetensors", "--seeds", wrong)[0] == 64
