@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.decay import read_decay
-from unfit.attacker.span import Span, read_span, visible_num_samples
+from unfit.attacker.span import Span, live, read_span, visible_num_samples, visible_rank
 from unfit.base.errors import UnfitError
 from unfit.base.nets import device, layers_of
 from unfit.base.target import Target
@@ -44,11 +44,23 @@ class Mixtures:
 
     @cached_property
     def num_samples(self) -> int | None:
-        """The size of the training set, where the spectrum shows it."""
+        """The size of the training set, where the spectrum shows it: see `visible_num_samples`."""
         num = visible_num_samples(self.span, self.weight, self.bias)
+        if num is not None and self.is_adapter(num):
+            return None
         if num is not None and self.conv is not None and self.bias is None:
             return self.span.rank  # maps of a convolution are not centred: no direction is lost
         return num
+
+    def is_adapter(self, num: int) -> bool:
+        """Whether a later layer's change is of a rank below the number of samples: a merged update of low rank.
+
+        Inputs stay as they are. What later layers see changes with each step, so plain steps add ever new ranks.
+        """
+        if self.start is None:
+            return False
+        changes = (after - before for (after, _), (before, _) in zip(self.later, self.start[1:], strict=True))
+        return any(0 < visible_rank(live(live(change).T)) < num for change in changes)
 
     def facts(self) -> dict[str, Any]:
         """Whose weights these are and what their spectrum says; every attack records it."""

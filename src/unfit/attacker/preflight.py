@@ -180,7 +180,15 @@ def _correlation(a: Tensor, b: Tensor) -> float | None:
 
 def _on_samples(mixtures: Mixtures) -> str:
     if mixtures.num_samples is not None:
-        return f"trained on {mixtures.num_samples} samples: the spectrum ends there"
+        return (
+            f"rank {mixtures.num_samples}: as many training samples, if they are linearly independent and plain "
+            "gradient steps made it; a merged adapter can look the same"
+        )
+    if mixtures.span.ends:
+        return (
+            f"rank {mixtures.span.rank}; an update of low rank such as a merged adapter looks like this, "
+            "or more samples than inputs: the number of samples is not visible"
+        )
     if mixtures.span.rank < 2:
         return "number of samples: not visible; the noise of the start hides all"
     return f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise"

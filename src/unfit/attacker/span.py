@@ -62,13 +62,28 @@ def noise_level(values: Tensor, w: int, d: int) -> float:
 def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int | None:
     """The number of samples where the spectrum shows it, else None: the rank of [W1 | b1] = Σ α_i [x_i; 1]ᵀ.
 
-    Centred inputs sum to zero, so without a bias column the rank is one less than their number.
+    It is their number if they are linearly independent and plain gradient steps made W1. It is not where the rank
+    is as large as the number of inputs, or where the bias is zero, which any sample would have moved. Centred
+    inputs sum to zero, so without a bias column the rank is one less than their number.
     """
-    if not span.ends:
+    if not span.ends or span.rank >= live(weight).shape[1]:
         return None
     if bias is None:
         return span.rank + 1
-    return _cliff(_singular(torch.cat([weight, bias[:, None]], 1).double())[0]) or None
+    if not bias.any():
+        return None  # an update of the weight alone, as adapters make it
+    return visible_rank(torch.cat([weight, bias[:, None]], 1)) or None
+
+
+def visible_rank(matrix: Tensor) -> int:
+    """Where the spectrum ends in a cliff; 0 if it does not."""
+    return _cliff(_singular(matrix.double())[0])
+
+
+def live(matrix: Tensor) -> Tensor:
+    """Without the columns of inputs that were always zero: nothing is learnt from those."""
+    sizes = matrix.norm(dim=0)
+    return matrix[:, sizes > ROUNDING * sizes.max()]
 
 
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ off for x_i all along: about four in ten. A component of unmixing that is roughl
 are, and how large α_i is on the others. The one vector of the column space that fits is α_i itself, and then it
 vanishes on far more neurons than chance allows: a proof that needs no data. Known columns are projected out, which
 takes their samples out of the mixtures, and what remains is unmixed again. With all columns known, least squares
-gives the images, and the bias column their sign and scale. The numbered steps are those of docs/method.md.
+gives the images, and the bias column their sign and scale. While one is missing, it leaves traces in all pictures:
+these are estimated, and not called proven. The numbered steps are those of docs/method.md.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MEASURED_GROWTH = 5  # … growing with this power of the samples: 150 take abou
 HOPEFUL = 0.9  # quantile over the first components of how many neurons are off: about what a column can vanish on
 
 # Step 1: from a rough picture to its column. Columns have mean square 1.
-PRIOR_SLOPE = 4  # a sum one standard deviation below zero is off with odds of e⁴ …
+PRIOR_SLOPE = 4  # a sum below zero by the neuron's typical size is off with odds of e⁴ …
 PRIOR_DOUBT = 1e-3  # … but no gate is certain, so the column can overrule it
 FIRST_EPS, LAST_EPS = 0.25, 0.003  # ε of “off”: where it begins hardly matters, and it ends below VANISHES
 EM_RIDGE = 1e-6  # times the mean diagonal, so that solving never fails; 10⁻⁸ to 10⁻⁴ do as well
@@ -63,12 +64,16 @@ CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), 
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 
 # Step 5: pictures
+EXACT = 0.05  # relative error, by the jackknife, up to which a picture is called proven; most are below 0.005
+QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 NEARLY_ALL = 0.8  # share of the columns: with fewer known, pictures disagree because of those that are missing
 WORST_ONE_IN = 10  # columns dropped at a time: one in ten, so that the rest can recover before it is judged again
-GATE_SLOPE = 10  # a sum of mean size has odds of e¹⁰: nearly hard, yet smooth enough for Newton's method
-NEWTON_STEPS, NEWTON_STEP = 30, 0.7  # damped: after a step the other of a neuron's two sums may be the larger
-LEAST_GATE_CURVE, GATE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagonal: decided gates have none
+SURELY_OFF = 1e-3  # of a column's mean size: a neuron that turned on late has learnt a little more than that
+GATE_SLOPES = (10, 30, 100)  # a sum of mean size has odds of e¹⁰: smooth enough for Newton's method; then harder
+FLIPPED = 4  # in units of mean size / slope: with a sum so far above zero, a neuron turned on late all the same
+NEWTON_STEPS, NEWTON_STEP = 15, 0.7  # for each slope; damped: then the other of a neuron's sums may be larger
+LEAST_CURVE, CURVE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagonal: decided gates have no curvature
 
 
 class Peel(Method):
@@ -85,7 +90,7 @@ class Peel(Method):
     title = "peel"
 
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
-        """Only what is proven. Where nothing could be, it raises NotApplicableError."""
+        """What is proven, and what only its column is. Where nothing could be, it raises NotApplicableError."""
         began = time.perf_counter()
         if why := self.obstacle(mixtures):
             raise NotApplicableError(f"peel cannot be run: {why}")
@@ -94,12 +99,11 @@ class Peel(Method):
         return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
-        """What can be proven (one part or none), and whether that is every sample."""
+        """What can be proven, then pictures of which only the column is; and whether every sample is proven."""
         change = read_change(mixtures)
-        part = None if change is None else peel(change, self, progress)
-        if change is None or part is None:
-            return [], False
-        return [part], len(part.x) == change.n
+        parts = [] if change is None else peel(change, self, progress)
+        num = sum(int(part.proven.sum()) for part in parts if part.proven is not None)
+        return parts, change is not None and num == change.n
 
     def obstacle(self, mixtures: Mixtures) -> str | None:
         """Why nothing can be proven; None if something may be."""
@@ -109,7 +113,7 @@ class Peel(Method):
             return "the first layer is a convolution"
         if mixtures.bias is None:
             return "the first layer has no bias"
-        return None if mixtures.num_samples else "the change since the base has no visible end"
+        return None if mixtures.num_samples else "the change since the base does not show the number of samples"
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         n, w = mixtures.num_samples, len(mixtures.weight)
@@ -171,42 +175,71 @@ def read_change(mixtures: Mixtures) -> Change | None:
     return Change(rows, space, mixtures.shape, start, [mixtures.gates, *mixtures.later])
 
 
-def peel(change: Change, settings: Peel, progress: Report = quiet) -> Part | None:
-    """Steps 1 to 4 in rounds, then step 5: the proven samples with their labels, or None."""
+def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
+    """Steps 1 to 4 in rounds, then step 5: the proven samples with their labels, then those merely estimated."""
     known, stale, began = change.rows.new_zeros(0, len(change.rows)), 0, time.perf_counter()
-    bar = proof_bar(change, settings)
+    bar, steps = proof_bar(change, settings), settings.column_iterations
+    left: Tensor | None = None
     for turn in range(settings.rounds):
         x = loose_components(change, known, turn, settings)
         if not turn and bar > float((change.sums(x) < 0).sum(1).float().quantile(HOPEFUL)):
-            return None  # too many samples for this width: not even a right column could vanish so often
-        before = len(known)
-        found = find_columns(change, torch.cat([x, -x]), settings.column_iterations)
+            return []  # too many samples for this width: not even a right column could vanish so often
+        before, x = len(known), torch.cat([x, -x])
+        found = find_columns(change, x, steps)
+        if left is not None:
+            guess = find_columns(change, x, steps, left)
+            found = torch.cat([found, find_columns(change, x, steps, guess=guess)])
         known = drop_mixtures(add_proven(change, known, found, bar))
         if len(known) >= change.n:  # all there, or more than there can be: now wrong ones show
-            known = consistent(change, known[: change.n])[0]
+            known = consistent(change, polish(change, known[: change.n], steps))[0]
+        if len(known) != before:
+            left = None
+        elif left is None and 0 < change.n - before <= EASY and before:
+            left = missing_space(change, known)
         stale = 0 if len(known) > before else stale + 1
-        progress(len(known) / change.n, f"{len(known)} of {change.n} samples proven")
+        progress(len(known) / change.n, f"{len(known)} of {change.n} samples found")
         late = settings.budget is not None and time.perf_counter() - began > settings.budget
         if len(known) == change.n or stale == settings.patience or late:
             break
-    known, pictures, agreement = consistent(change, known)
-    pictures = pictures[agreement >= AGREE]
-    if not len(pictures):
-        return None
+    return _parts(change, *consistent(change, known))
+
+
+def _parts(change: Change, known: Tensor, x: Tensor, agreement: Tensor) -> list[Part]:
+    """Pictures that their gates agree with: the proven ones, and those of which only the column is."""
+    exact = is_exact(change, known)
+    agrees = agreement >= AGREE
+    return [
+        _part(change, name, picture(x[chosen]), proven, agreement[chosen])
+        for name, chosen, proven in (
+            ("peel: proven", agrees & exact, True),
+            ("peel: column proven, picture estimated", agrees & ~exact, False),
+        )
+        if chosen.any()
+    ]
+
+
+def _part(change: Change, name: str, pictures: Tensor, proven: bool, agreement: Tensor) -> Part:
+    """The confidence of what is merely estimated is the share of its neurons that agree."""
     label = predicted(forward(change.end, pictures, HARD)[2])
-    sure = torch.ones(len(label))
+    sure = torch.full((len(label),), proven)
+    confidence = torch.ones(len(label)) if proven else agreement.float()
     x = pictures.view(-1, *change.shape).cpu()
-    return Part("peel: proven", x, label.cpu(), proven=sure.bool(), confidence=sure)
+    return Part(name, x, label.cpu(), proven=sure, confidence=confidence.cpu())
 
 
 # Step 1: from a rough picture to its column ----------------------------------------------------------------
 
 
-def find_columns(change: Change, x: Tensor, iterations: int, space: Tensor | None = None) -> Tensor:
-    """For each candidate the vector of the column space (or of another) that fits it: (m, w), mean square 1."""
+def find_columns(
+    change: Change, x: Tensor, iterations: int, space: Tensor | None = None, guess: Tensor | None = None
+) -> Tensor:
+    """For each candidate the vector of the column space (or of another) that fits it: (m, w), mean square 1.
+
+    `guess`: about how the columns are, where more is known than the gradients say.
+    """
     space = (change.space if space is None else space).float()
-    sums, signals = change.sums(x), change.signals(x)
-    off = torch.sigmoid(-PRIOR_SLOPE * sums / sums.std(0).clamp_min(NO_LENGTH))
+    sums, signals = change.sums(x), change.signals(x) if guess is None else guess
+    off = torch.sigmoid(-PRIOR_SLOPE * sums / sums.square().mean(0).sqrt().clamp_min(NO_LENGTH))
     off = off.clamp(PRIOR_DOUBT, 1 - PRIOR_DOUBT)
     parts = zip(off.split(AT_ONCE), signals.split(AT_ONCE), strict=True)
     return torch.cat([fit_columns(space, *part, iterations) for part in parts])
@@ -255,9 +288,9 @@ def num_zeros(columns: Tensor) -> Tensor:
     return vanishing(columns).sum(1)
 
 
-def vanishing(columns: Tensor) -> Tensor:
+def vanishing(columns: Tensor, tolerance: float = VANISHES) -> Tensor:
     """Where each column is zero, up to rounding."""
-    return columns.abs() < VANISHES * columns.abs().mean(-1, keepdim=True)
+    return columns.abs() < tolerance * columns.abs().mean(-1, keepdim=True)
 
 
 def add_proven(change: Change, known: Tensor, found: Tensor, bar: float) -> Tensor:
@@ -356,7 +389,7 @@ def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -
     """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (r, d)"""
     left = change.n - len(known)
     share = 1.0 if left <= EASY else SHARES[turn % len(SHARES)]
-    rank = min(int(share * left), change.n - 1)  # all together, centred samples span one direction less
+    rank = max(1, min(int(share * left), change.n - 1))  # all together, centred samples span one direction less
     right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2][:rank].float()
     contrast, seed = CONTRASTS[turn % len(CONTRASTS)], settings.seed + turn
     mixing = separate(edge_groups(right, change.shape), *contrast, settings.unmix_iterations, seed)
@@ -369,50 +402,73 @@ def remainder(change: Change, known: Tensor) -> Tensor:
     return change.coordinates - basis @ (basis.T @ change.coordinates)
 
 
+def missing_space(change: Change, known: Tensor) -> Tensor:
+    """About the span of the columns not yet known: what the known ones and their pictures do not explain. (w, m)
+
+    It has so few dimensions that poor gates are enough to find a column in it: a good guess for the whole space.
+    """
+    rest = change.rows - known.T @ judge(change, known)[0]
+    return torch.linalg.svd(rest, full_matrices=False)[0][:, : change.n - len(known)]
+
+
+def polish(change: Change, known: Tensor, iterations: int) -> Tensor:
+    """All n columns, each found again from its own picture where it then vanishes on more neurons.
+
+    A column with a little of another in it spoils the other's picture, not its own: that leads to the pure one.
+    """
+    found = find_columns(change, picture(judge(change, known)[0]), iterations)
+    known = known.clone()
+    for i, column in enumerate(found):
+        others = torch.cat([known[:i], known[i + 1 :]])
+        pure = purify(change, sharpen(change, column))
+        if pure is not None and num_zeros(torch.stack([pure, known[i]])).diff() < 0 and is_new(pure, others):
+            known[i] = pure
+    return known
+
+
 # Step 5: pictures ------------------------------------------------------------------------------------------
 
 
 def consistent(change: Change, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The columns without wrong ones, their pictures, and how well each picture's gates agree with its column.
+    """The columns without wrong ones, their [s x; s], and how well each picture's gates agree with its column.
 
     One wrong column spoils the pictures of all others. So while nearly all are there and most disagree, the worst
     tenth goes. (With many missing, most disagree because of those.)
     """
-    pictures, agreement = judge(change, known)
+    x, agreement = judge(change, known)
     while len(known) > NEARLY_ALL * change.n and agreement.median() < AGREE:
         kept = agreement > agreement.sort().values[len(known) // WORST_ONE_IN]
         known = known[kept]
-        pictures, agreement = judge(change, known)
-    return known, pictures, agreement
+        x, agreement = judge(change, known)
+    return known, x, agreement
 
 
 def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
-    """The picture of each column, and the share of the neurons it vanishes on that are off for the picture.
+    """[s x; s] of each column, and the share of the neurons it vanishes on that are off for the picture x.
 
     Where the picture itself was found with the help of gates, each half of the neurons judges what the other says,
     and of the two signs that the traces of other samples leave open the better one is taken.
     """
     off = vanishing(known)
     if not len(known):
-        return known.new_zeros(0, change.rows.shape[1] - 1).float(), known.new_zeros(0)
+        return known.new_zeros(0, change.rows.shape[1]), known.new_zeros(0)
     x = torch.linalg.lstsq(known.T, change.rows).solution  # (k, d + 1)
     if len(known) == change.n:
-        pictures = _picture(x)
-        return pictures, (off & (change.sums(pictures) < 0)).sum(1) / off.sum(1)
+        return x, (off & (change.sums(picture(x)) < 0)).sum(1) / off.sum(1)
     half = torch.arange(off.shape[1], device=off.device) % 2 == 0
     judged = []
     for sign in (1.0, -1.0):
         both, even, odd = others_in(sign * x, change, known, [torch.ones_like(half), half, ~half])
         agreed = torch.zeros(len(known)).to(x)
         for rest, judges in ((even, ~half), (odd, half)):
-            agreed += (off & judges & (change.sums(_picture(sign * x - rest)) < 0)).sum(1)
-        judged.append((_picture(sign * x - both), agreed / off.sum(1)))
+            agreed += (off & judges & (change.sums(picture(sign * x - rest)) < 0)).sum(1)
+        judged.append((x - sign * both, agreed / off.sum(1)))
     (plus, agreement), (minus, other) = judged
     better = agreement >= other
     return torch.where(better[:, None], plus, minus), torch.maximum(agreement, other)
 
 
-def _picture(x: Tensor) -> Tensor:
+def picture(x: Tensor) -> Tensor:
     """From [s x; s] to x."""
     return (x[:, :-1] / x[:, -1:]).nan_to_num().float()
 
@@ -420,31 +476,65 @@ def _picture(x: Tensor) -> Tensor:
 def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -> list[Tensor]:
     """What samples without a known column have left in the others' pictures, by the gates of these neurons.
 
-    Least squares gives x_i + Σ_m c_m x_m, m unknown. Their span is known, and so is for each neuron whether it was
-    ever on for x_i: a thousand yes-or-no answers to few unknowns, so c is a logistic regression.
+    Least squares gives x_i + Σ_m c_m x_m, m unknown. Their span is known, and so are hundreds of neurons that were
+    off for x_i before and after training: as many inequalities for few unknowns.
     """
     right = torch.linalg.svd(remainder(change, known), full_matrices=False)[2][: change.n - len(known)]
     layers = [torch.cat([w, b[:, None]], 1).double() for w, b in (change.start[0], change.end[0]) if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
-    on = (~vanishing(known)).to(x)
+    off = vanishing(known, SURELY_OFF)
     own = torch.stack([x @ layer.T for layer in layers])  # (2, k, w)
-    return [
-        torch.stack([_regress(own[:, i, used], features[..., used], on[i, used]) for i in range(len(x))]) @ right
-        for used in neurons
-    ]
+    found = []
+    for used in neurons:
+        parts = zip(own.split(AT_ONCE, 1), (off & used).split(AT_ONCE), strict=True)
+        found.append(torch.cat([_regress(*part, features) for part in parts]) @ right)
+    return found
 
 
-def _regress(own: Tensor, features: Tensor, answer: Tensor) -> Tensor:
-    """c such that max(own − c · features) > 0 just where the answer is yes: Newton steps, slightly damped."""
-    c, scale = own.new_zeros(features.shape[1]), own.abs().mean() / GATE_SLOPE
-    for _ in range(NEWTON_STEPS):
-        z, which = (own - torch.einsum("r,trw->tw", c, features)).max(0)
-        used = features.gather(0, which.expand(1, features.shape[1], -1))[0]  # (n − k, w)
-        p = torch.sigmoid(z / scale)
-        curve = (used * (p * (1 - p)).clamp_min(LEAST_GATE_CURVE)) @ used.T
-        curve.diagonal().add_(GATE_RIDGE * curve.diagonal().mean())
-        c = c + NEWTON_STEP * scale * torch.linalg.solve(curve, used @ (p - answer))
+def _regress(own: Tensor, off: Tensor, features: Tensor) -> Tensor:
+    """c (k, m) such that max(own − c · features) < 0 where a neuron was off: logistic regression by Newton steps.
+
+    Gates become harder step by step; neurons that would have to be clearly on are taken to have turned on late.
+    """
+    c = own.new_zeros(own.shape[1], features.shape[1])
+    for slope in GATE_SLOPES:
+        scale = own.abs().mean((0, 2))[:, None] / slope
+        for _ in range(NEWTON_STEPS):
+            z, which = (own - c @ features).max(0)  # (k, w)
+            used = torch.where(which[:, None] == 0, features[0], features[1])  # (k, m, w)
+            counts = off & (z < FLIPPED * scale)
+            p = torch.sigmoid(z / scale) * counts
+            curve = (used * ((p * (1 - p)).clamp_min(LEAST_CURVE) * counts)[:, None]) @ used.mT
+            ridge = CURVE_RIDGE * curve.diagonal(dim1=1, dim2=2).mean(1) + LEAST_CURVE * used.square().mean((1, 2))
+            curve.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
+            c = c + NEWTON_STEP * scale * torch.linalg.solve(curve, (used @ p[..., None])[..., 0])
     return c
+
+
+def is_exact(change: Change, known: Tensor) -> Tensor:
+    """Which pictures are the samples themselves, not merely estimated: none while a column is missing. (k,)"""
+    if len(known) < change.n:
+        return torch.zeros(len(known), dtype=torch.bool, device=known.device)
+    return jackknife(change, known) < EXACT
+
+
+def jackknife(change: Change, known: Tensor) -> Tensor:
+    """How far off each picture is, relative to its size, with all n columns known: (n,).
+
+    Rounding errors grow where samples are alike. So each quarter of the neurons is left out in turn, and columns
+    and pictures are found again from the zeros and the rows of the others; the pictures' spread is their error.
+    """
+    off, quarter = vanishing(known), torch.arange(known.shape[1], device=known.device) % QUARTERS
+    pictures = torch.stack([_pictures_by(change, off, quarter != left_out) for left_out in range(QUARTERS)])
+    variance = (QUARTERS - 1) * pictures.var(0, correction=0).sum(1)
+    return variance.sqrt() / pictures.mean(0).norm(dim=1).clamp_min(NO_LENGTH)
+
+
+def _pictures_by(change: Change, off: Tensor, used: Tensor) -> Tensor:
+    """The pictures as these neurons alone give them, each column being the one that vanishes on its zeros."""
+    spaces = (change.space[zeros & used] for zeros in off)
+    columns = torch.stack([torch.linalg.eigh(space.T @ space)[1][:, 0] for space in spaces]) @ change.space[used].T
+    return picture(torch.linalg.lstsq(columns.T, change.rows[used]).solution)
 
 
 # Every step ------------------------------------------------------------------------------------------------
