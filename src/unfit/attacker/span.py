@@ -83,7 +83,7 @@ def visible_rank(matrix: Tensor) -> int:
 def live(matrix: Tensor) -> Tensor:
     """Without the columns of inputs that were always zero: nothing is learnt from those."""
     sizes = matrix.norm(dim=0)
-    return matrix[:, sizes > ROUNDING * sizes.max()]
+    return matrix[:, sizes > AFTER_CLIFF * sizes.max()]
 
 
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
