@@ -29,6 +29,7 @@ bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/match.py
 	$(BIN)/python benchmarks/pool.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/start.py "$(DATA)/.."
 	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
 	$(BIN)/python benchmarks/throughput.py runs/throughput
 

@@ -3,7 +3,7 @@
 `python benchmarks/start.py DATA [NAME …]`, DATA holding cifar-10-batches-bin and mnist, trains each target by a plain PyTorch loop after `torch.manual_seed(secret)`,
 attacks it without its start, finds the start, and attacks again. Seeds are sought among the 2²⁰ around the right one,
 since all of them take minutes for each target and change nothing but the time; `--all` tries all, in order, and measures
-that. What was measured is kept in runs/start, one file a target, and a run that was stopped goes on where it was.
+that. `--strangers 1000` counts false finds. What was measured is kept in runs/start, one file a target, and a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,6 +37,7 @@ from unfit import (
 )
 from unfit.attacker.start import search_start
 from unfit.base.modules import as_target
+from unfit.base.target import tensor_shapes
 
 AROUND = 1 << 20
 RUNS = Path("runs/start")
@@ -142,6 +144,21 @@ def measure(name: str, repeat: int, folder: Path, all_seeds: bool) -> dict[str, 
     return measured
 
 
+def strangers(num: int, seeds: int) -> int:
+    """False finds: nets whose start PyTorch never drew, but Philox as on a GPU, or PCG64; moved as by training."""
+    architecture = parse_architecture("100-50", (1, 15, 15), 1)
+    found = 0
+    for i in range(num):
+        random = np.random.Generator((np.random.Philox if i % 2 else np.random.PCG64)())
+        weights = {}
+        for name, shape in tensor_shapes(architecture).items():
+            bound = tensor_shapes(architecture)[name.replace("bias", "weight")][1] ** -0.5
+            start = random.uniform(-bound, bound, shape) + 0.1 * bound * random.standard_normal(shape)
+            weights[name] = torch.from_numpy(start).float()
+        found += search_start(Target(architecture, weights), seeds=seeds).start is not None
+    return found
+
+
 def row(name: str, measured: dict[str, Any]) -> str:
     start, cells = measured["start"], [name, str(measured["n"]), "yes" if measured["right"] else "no"]
     cells.append(f"{start['correlation']:.2f}, {start['decay']:.2f}" if start["found"] else "–")
@@ -156,8 +173,12 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("names", nargs="*", default=list(CASES))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--strangers", type=int, default=0, help="nets to look for false finds in, instead")
     parser.add_argument("--all", action="store_true", dest="all_seeds")
     given = parser.parse_args()
+    if given.strangers:
+        print(f"{strangers(given.strangers, 1 << 18)} of {given.strangers} starts of strangers found")
+        return
     RUNS.mkdir(parents=True, exist_ok=True)
     print(
         "| target | n | found | correlation, decay | good before (unseen), proven | good after (unseen), proven | n read off |"

@@ -20,6 +20,7 @@ from unfit.attacker.start import search_start
 from unfit.attacker.start.find import find_clues, log10_chance
 from unfit.attacker.start.recipes import NUMPY, TORCH, recipes
 from unfit.attacker.start.search import Trace, compiled, seeds_per_second, survivors
+from unfit.attacker.start.state import equations, seed_of, solutions
 from unfit.attacker.start.twister import first_outputs, masks, parity, seeded
 from unfit.base.errors import UsageError
 from unfit.base.nets import build, initialise, parse_architecture
@@ -143,6 +144,38 @@ def test_a_deadline_is_kept() -> None:
     assert 0 < tried[-1] < 1 << 32
     assert time.perf_counter() - began < 10
     assert seeds_per_second(trace) > 1e4
+
+
+def test_equations_are_the_masks_of_their_places() -> None:
+    places = np.array([0, 1, 226, 227, 700, 2000])
+    assert np.array_equal(equations(places, 23), masks(places, 23))
+
+
+def test_a_system_gives_its_solution_or_none_if_it_contradicts_itself() -> None:
+    random = np.random.default_rng(0)
+    state = random.integers(0, 2**32, 12, dtype=np.uint32)
+    state[0] &= np.uint32(1 << 31)
+    rows = random.integers(0, 2**32, (400, 12), dtype=np.uint32)
+    rows[:, 0] &= np.uint32(1 << 31)
+    rows[:, 5] &= np.uint32(0xFFFF_FFFE)  # nothing depends on this bit, so it stays open
+    bits = parity(np.bitwise_xor.reduce(rows & state, axis=1)) == 1
+    found = solutions(rows, bits)
+    assert len(found) == 2
+    assert any(np.array_equal(each, state) for each in found)
+    bits[7] ^= True
+    assert solutions(rows, bits) == []
+
+
+def test_a_state_says_its_seed_and_draws_the_same() -> None:
+    state = seeded(np.array([SEED], np.uint32))[:, 0]
+    assert seed_of(state) == SEED
+    assert seed_of(state ^ np.uint32(1)) is None
+    unused = state.copy()
+    unused[0] ^= np.uint32(5)  # low bits of the first word are never used
+    assert seed_of(unused) == SEED
+    for recipe in recipes(drawn(plain).architecture):
+        by_seed, by_state = recipe.draw(SEED, 3), recipe.draw(unused, 3)
+        assert all(torch.equal(by_seed[name], value) for name, value in by_state.items())
 
 
 # From weights to their start ----------------------------------------------------------------------------------

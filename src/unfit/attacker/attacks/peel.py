@@ -108,7 +108,7 @@ class Peel(Method):
     def obstacle(self, mixtures: Mixtures) -> str | None:
         """Why nothing can be proven; None if something may be."""
         if mixtures.start is None:
-            return "it needs a base: the weights training started from"
+            return "it needs a base: the weights training started from, which `unfit start` may find"
         if mixtures.conv is not None:
             return "the first layer is a convolution"
         if mixtures.bias is None:

@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.mixtures import read_mixtures
-from unfit.attacker.start.recipes import Family, Generator, Recipe, Site, built, numbers_of, recipes
+from unfit.attacker.start.recipes import Family, Generator, Origin, Recipe, Site, built, numbers_of, recipes
 from unfit.attacker.start.search import Trace, seeds_per_second, survivors
+from unfit.attacker.start.state import EQUATIONS, WINDOW, seed_of, solve_state, surest_signs
 from unfit.attacker.start.twister import SEEDS
 from unfit.base.errors import UsageError
 from unfit.base.modules import as_target
@@ -54,6 +56,8 @@ FAMOUS = (
     123456,
     1234567,
 )
+SAFE = 4.5  # times what training added, on average, a weight must be for its sign to be that of its start
+SOLVING = 90.0  # seconds that should be left for it
 AT_ONCE = 1 << 20  # numbers of a stream that are looked through at once
 PASSING = 5.0  # standard deviations of the test that slides along a stream
 
@@ -63,7 +67,7 @@ class Start:
     """The weights that training started from, and what they were drawn by. `target` is a base for any attack."""
 
     target: Target
-    seed: int
+    seed: int | None  # None: its state was solved for, and no seed of 32 bits gives it right before the network
     skip: int  # numbers that were drawn before the network
     generator: str
     rule: str
@@ -288,6 +292,8 @@ class _Hunt:
         if self.skip:
             yield from self._skipped()
         for clue in early:
+            if len(self.seeds) > LIKELY:
+                yield from self._solved(clue)
             yield from self._tried(clue, self.seeds[LIKELY:])
         for clue in far:
             yield from self._tried(clue, self.seeds[LIKELY_FAR:])
@@ -315,6 +321,17 @@ class _Hunt:
         if self.deadline is not None and time.perf_counter() > self.deadline:
             self.complete = False
 
+    def _solved(self, clue: Clue) -> Iterator[Start]:
+        """Without any seed, where enough signs are certain: cheaper than all seeds, whatever was drawn before."""
+        flat, stride = clue.recipe.flat(self.target.weights[clue.site.tensor]), clue.generator.stride
+        trace = Trace(numbers_of(flat[:WINDOW], "uniform"), 0, stride, clue.generator.shift)
+        late = self.deadline is not None and time.perf_counter() + SOLVING > self.deadline
+        if late or len(flat) < EQUATIONS or not _are_certain(trace, flat[:WINDOW]):
+            return
+        self.progress(0.0, f"{clue.site.tensor}: solving for the state of the generator")
+        for state in solve_state(trace):
+            yield from self._proven(clue, state, 0)
+
     def _skipped(self) -> Iterator[Start]:
         """Usual seeds with other numbers drawn before the network: slide along each one's stream."""
         early = [clue for clue in self.clues if clue.trace.is_early]
@@ -327,14 +344,14 @@ class _Hunt:
                 for skip in _slide(clue, seed, self.skip):
                     yield from self._proven(clue, seed, skip)
 
-    def _proven(self, clue: Clue, seed: int, skip: int) -> Iterator[Start]:
-        """The start, if this seed is certain and explains the first layer."""
-        drawn = clue.recipe.draw(seed, skip)
+    def _proven(self, clue: Clue, origin: Origin, skip: int) -> Iterator[Start]:
+        """The start, if this origin is certain and explains the first layer."""
+        drawn, seed = clue.recipe.draw(origin, skip), origin if isinstance(origin, int) else seed_of(origin)
         tries = math.log10(SEEDS * len(self.clues) * (self.skip + 1) * len(drawn))
         log10_p = min(_chances(self.target.weights, drawn).values()) + tries
         if log10_p > CERTAIN:
             return
-        weights, rule, near = assemble(self.target, self.known, clue.generator, seed, skip)
+        weights, rule, near = assemble(self.target, self.known, clue.generator, origin, skip)
         if weights is None:
             self.found_elsewhere = (
                 f"{clue.site.tensor} was drawn with seed {seed} ({clue.generator.name}), "
@@ -347,6 +364,8 @@ class _Hunt:
     def words(self, start: Start | None) -> str:
         if start is not None:
             before = f" after {start.skip:,} other numbers" if start.skip else ""
+            if start.seed is None:
+                return f"the start was drawn by {start.generator}, whose state the weights gave away: {start.rule}"
             return f"the start was drawn with seed {start.seed} by {start.generator}{before}: {start.rule}"
         if self.found_elsewhere:
             return self.found_elsewhere
@@ -354,6 +373,13 @@ class _Hunt:
             return f"not found among the first {self.num_tried:,} seeds, for which there was time"
         tried = f"no seed of {len(self.seeds):,} draws this start"
         return f"{tried}: it was drawn otherwise, or training moved it too far"
+
+
+def _are_certain(trace: Trace, values: Tensor) -> bool:
+    """Whether what training added cannot have changed the signs that would be taken."""
+    near = float(nearness(values, "uniform"))
+    smallest = np.abs(trace.values[surest_signs(trace)] - 0.5).min() * 12**0.5  # in standard deviations
+    return bool(smallest > SAFE * (1 - near**2) ** 0.5)
 
 
 def _slide(clue: Clue, seed: int, most: int) -> Iterator[int]:
@@ -368,13 +394,13 @@ def _slide(clue: Clue, seed: int, most: int) -> Iterator[int]:
 
 
 def assemble(
-    target: Target, known: list[Recipe], generator: Generator, seed: int, skip: int
+    target: Target, known: list[Recipe], generator: Generator, origin: Origin, skip: int
 ) -> tuple[Weights | None, str, float]:
     """The whole start, each tensor by the recipe that explains it best.
 
     Also the first dense layer's rule and correlation; if no recipe explains that layer there is no start.
     """
-    drawn = {recipe.name: (recipe, recipe.draw(seed, skip)) for recipe in known if recipe.generator is generator}
+    drawn = {recipe.name: (recipe, recipe.draw(origin, skip)) for recipe in known if recipe.generator is generator}
     chances = {rule: _chances(target.weights, start) for rule, (_, start) in drawn.items()}
     best_first = sorted(chances, key=lambda rule: sum(chances[rule].values()))  # draws of several may be the same
     rules = {name: min(best_first, key=lambda rule: chances[rule][name]) for name in target.weights}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.attacker.start.twister import SIZE, Words
 from unfit.base.modules import as_base
 from unfit.base.nets import Architecture
 from unfit.base.target import Target, Weights, tensor_shapes
@@ -24,8 +25,10 @@ from unfit.base.target import Target, Weights, tensor_shapes
 Family = Literal["uniform", "normal"]
 Reals = NDArray[np.float64]
 Shapes = dict[str, tuple[int, ...]]
+Origin = int | Words  # a seed, or all words of the generator's state
 Draw = tuple[str, Family]  # a tensor, and what it is filled with; drawn again, it is replaced
 
+HEADER = 24  # bytes before the words in PyTorch's state: the seed, how many words are left, which is next
 BLOCK = 16  # PyTorch makes normal numbers from blocks of 16 uniform ones: 8 radii, 8 angles
 PROBE = 20_260_101  # a seed that is played to see where a user's function draws
 PROBED = 64  # numbers of a tensor that are looked for in the stream
@@ -49,6 +52,16 @@ def _torch_numbers(seed: int, num: int, dtype: torch.dtype = torch.float32) -> R
         return torch.empty(num, dtype=dtype).uniform_().double().numpy()
 
 
+def set_torch(origin: Origin) -> None:
+    """Bring PyTorch's generator on the CPU to where a start begins."""
+    torch.manual_seed(origin if isinstance(origin, int) else 0)
+    if not isinstance(origin, int):
+        state = torch.get_rng_state()
+        words = torch.from_numpy(origin.astype(np.uint64).view(np.uint8))
+        state[HEADER : HEADER + len(words)] = words
+        torch.set_rng_state(state)
+
+
 TORCH = Generator("PyTorch on the CPU (MT19937)", 1, 0, _torch_numbers)
 DOUBLE = Generator(
     "PyTorch on the CPU in float64 (MT19937)", 2, -3, lambda seed, num: _torch_numbers(seed, num, torch.float64)
@@ -70,11 +83,11 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """`draw(seed, skip)` is the start, `skip` numbers being drawn before it."""
+    """`draw(origin, skip)` is the start, `skip` numbers being drawn before it."""
 
     name: str
     generator: Generator
-    draw: Callable[[int, int], Weights]
+    draw: Callable[[Origin, int], Weights]
     sites: tuple[Site, ...]
     scaled: frozenset[str] = frozenset()  # tensors whose standard deviation the recipe does not say
     transposed: bool = False  # weights are drawn the other way round than PyTorch keeps them
@@ -125,8 +138,8 @@ def _taped(
 ) -> Recipe:
     play = _play_numpy if generator is NUMPY else _play_torch
 
-    def draw(seed: int, skip: int) -> Weights:
-        return dict(play(generator, tape, shapes, seed, skip))
+    def draw(origin: Origin, skip: int) -> Weights:
+        return dict(play(generator, tape, shapes, origin, skip))
 
     return Recipe(name, generator, draw, _sites(generator, tape, shapes), frozenset(scaled), transposed)
 
@@ -144,12 +157,12 @@ def _sites(generator: Generator, tape: list[Draw], shapes: Shapes) -> tuple[Site
 
 
 def _play_torch(
-    generator: Generator, tape: list[Draw], shapes: Shapes, seed: int, skip: int
+    generator: Generator, tape: list[Draw], shapes: Shapes, origin: Origin, skip: int
 ) -> Iterator[tuple[str, Tensor]]:
     """As nn.Linear and nn.Conv2d do, weight and bias; normal values have standard deviation 1."""
     dtype = torch.float64 if generator is DOUBLE else torch.float32
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        set_torch(origin)
         torch.empty(skip, dtype=dtype).uniform_()
         for name, family in tape:
             value = torch.empty(shapes[name], dtype=dtype)
@@ -158,10 +171,12 @@ def _play_torch(
 
 
 def _play_numpy(
-    generator: Generator, tape: list[Draw], shapes: Shapes, seed: int, skip: int
+    generator: Generator, tape: list[Draw], shapes: Shapes, origin: Origin, skip: int
 ) -> Iterator[tuple[str, Tensor]]:
     """As scikit-learn does, weights with inputs first."""
-    random = np.random.RandomState(seed)
+    random = np.random.RandomState(origin if isinstance(origin, int) else None)
+    if not isinstance(origin, int):
+        random.set_state(("MT19937", origin, SIZE, 0, 0.0))
     random.random_sample(skip)
     for name, _ in tape:
         bound = _bound(generator, shapes, name)
@@ -178,9 +193,9 @@ def _bound(generator: Generator, shapes: Shapes, name: str) -> float:
 def built(build: Callable[[], nn.Module], target: Target) -> Recipe:
     """A user's own function, which draws from PyTorch's generator; where it does is seen by playing it once."""
 
-    def draw(seed: int, skip: int) -> Weights:
+    def draw(origin: Origin, skip: int) -> Weights:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            set_torch(origin)
             torch.empty(skip).uniform_()
             module = build()
         start = as_base(module, target)

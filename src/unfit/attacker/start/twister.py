@@ -70,8 +70,13 @@ def masks(places: NDArray[np.int64], bit: int) -> Words:
 
 def _tempered_back(bit: int) -> np.uint32:
     """The mask of the bits of a word that make up this bit of its output."""
+    return np.uint32((ONE << tapped(bit).astype(np.uint32)).sum(dtype=np.uint64))
+
+
+def tapped(bit: int) -> NDArray[np.int64]:
+    """Which bits of a word make up this bit of its output."""
     units = ONE << np.arange(32, dtype=np.uint32)
-    return np.uint32(units[(tempered(units) >> bit) & 1 == 1].sum(dtype=np.uint64))
+    return np.flatnonzero((tempered(units) >> np.uint32(bit)) & ONE)
 
 
 def parity(v: Words) -> Words:
