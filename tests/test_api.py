@@ -325,5 +325,5 @@ def test_candidates_as_pictures() -> None:
     assert "<img" not in pool([Part("a", x[:0])], {}, {"seconds": 0.0})._repr_html_()
     vectors = pool([Part("a", x.flatten(1))], {}, {"seconds": 0.0})
     assert "<img" not in vectors._repr_html_()
-    with pytest.raises(UnfitError, match="no pictures"):
+    with pytest.raises(UnfitError, match="are not pictures: take them from `x`"):
         vectors.images()

@@ -15,7 +15,6 @@ from unfit import (
     Audit,
     Candidates,
     FitSettings,
-    Peel,
     Samples,
     Target,
     attack,
@@ -38,9 +37,9 @@ def label(kind: type[Method]) -> str:
     return " ".join(str(fields[name].default) for name in ("method", "solver") if name in fields)
 
 
-# A new attack is in this list by itself, with its defaults unless `SHORT` makes it shorter. Peel proves,
-# for which it needs a base: test_peel.py.
-ATTACKS = {label(kind): kind for kind in KINDS if kind is not Peel}
+# A new attack is in this list by itself, with its defaults unless `SHORT` makes it shorter.
+ATTACKS = {label(kind): kind for kind in KINDS}
+PROVING = ("auto", "peel", "unmix")
 SHORT: dict[str, dict[str, Any]] = {
     "kkt paper": {"num_candidates": 12, "iterations": 50, "lr": 0.01},
     "kkt fast": {"runs": 2},
@@ -48,8 +47,8 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 
 
-def run(name: str, target: Target, seed: int = 0, progress: Report = quiet) -> Candidates:
-    return attack(target, ATTACKS[name](seed=seed, **SHORT.get(name, {})), progress=progress)
+def run(name: str, case: Case, seed: int = 0, progress: Report = quiet) -> Candidates:
+    return attack(case.target, ATTACKS[name](seed=seed, **SHORT.get(name, {})), case.base, progress)
 
 
 def audit_of(case: Case, candidates: Candidates | Path) -> Audit:
@@ -61,6 +60,7 @@ class Case:
     """A small trained net, and what the auditor has."""
 
     target: Target
+    base: Target | None
     private: Samples
     unseen: Samples
 
@@ -69,6 +69,7 @@ NETS = {
     "binary": ("faces", None, "60-20"),
     "classes": ("mnist5k", "3", "60"),
     "conv": ("faces", None, "conv(3,4)-20"),
+    "base": ("faces", None, "300-20"),
 }
 
 
@@ -81,9 +82,11 @@ def trained(kind: str) -> Case:
     outputs = 1 if private.num_classes == 2 else private.num_classes
     architecture = parse_architecture(text, private.shape, outputs)
     train, test = (samples.centred(private.mean) for samples in (private, unseen))
-    settings = FitSettings(loss="logistic" if outputs == 1 else "ce", flow_time=300)
+    init = None if kind == "base" else 1e-4
+    settings = FitSettings(loss="logistic" if outputs == 1 else "ce", init=init, flow_time=300)
     done = fit(architecture, (train.x, train.y), (test.x, test.y), settings)
-    return Case(Target(architecture, done.weights, (-1.0, 1.0)), private, unseen)
+    after, before = (Target(architecture, weights, (-1.0, 1.0)) for weights in (done.weights, done.start))
+    return Case(after, before if kind == "base" else None, private, unseen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +98,13 @@ class Run:
 
 
 @cache
-def watched(name: str, kind: str = "binary") -> Run:
+def watched(name: str, kind: str) -> Run:
     told: list[tuple[float, str]] = []
-    found = run(name, trained(kind).target, progress=lambda fraction, words: told.append((fraction, words)))
+    found = run(name, trained(kind), progress=lambda fraction, words: told.append((fraction, words)))
     return Run(found, told)
 
 
-def found_by(name: str, kind: str = "binary") -> Candidates:
+def found_by(name: str, kind: str) -> Candidates:
     return watched(name, kind).found
 
 
@@ -109,12 +112,17 @@ def is_random(candidates: Candidates) -> bool:
     return candidates.attack["method"] != "weights"
 
 
-every_attack = pytest.mark.parametrize("name", ATTACKS)
-every_net = pytest.mark.parametrize("kind", NETS)
+def applies(name: str, kind: str) -> bool:
+    """Peel needs a base, which some do not take."""
+    return ATTACKS[name].takes_base if kind == "base" else name != "peel"
 
 
-@every_net
-@every_attack
+PAIRS = [(name, kind) for name in ATTACKS for kind in NETS if applies(name, kind)]
+every_pair = pytest.mark.parametrize(("name", "kind"), PAIRS)
+every_attack = pytest.mark.parametrize(("name", "kind"), dict(PAIRS[::-1]).items())  # on its first net
+
+
+@every_pair
 def test_candidates_are_inputs_of_the_net_and_each_has_an_origin(name, kind):
     case, found = trained(kind), found_by(name, kind)
     m, shape = len(found), case.target.architecture.input_shape
@@ -127,16 +135,15 @@ def test_candidates_are_inputs_of_the_net_and_each_has_an_origin(name, kind):
     assert set(found.label.tolist()) <= set(range(-1, case.private.num_classes))
     assert found.multiplier.isfinite().all()
     assert ((found.confidence >= 0) & (found.confidence <= 1)).all()
-    assert not found.proven.any()  # that needs a base
     assert found.proven.dtype == torch.bool
+    assert bool(found.proven.any()) == (kind == "base" and name in PROVING)
 
 
-@every_net
-@every_attack
+@every_pair
 def test_an_attack_says_what_it_did_and_what_the_weights_told_it(name, kind):
     case, found = trained(kind), found_by(name, kind)
     assert found.attack["method"] == name.split()[0]
-    assert (found.attack["seed"], found.attack["base"]) == (0, False)
+    assert (found.attack["seed"], found.attack["base"]) == (0, kind == "base")
     assert isinstance(found.attack["settings"], dict)
     assert not NEEDED_FACTS - found.facts.keys()
     assert found.facts["target"] == case.target.sha256
@@ -149,13 +156,14 @@ def test_an_attack_says_what_it_did_and_what_the_weights_told_it(name, kind):
 
 
 @every_attack
-def test_candidates_follow_from_the_seed_and_nothing_else_changes(name):
+def test_candidates_follow_from_the_seed_and_nothing_else_changes(name, kind):
     """Neither PyTorch's own random numbers nor the target's weights, nor does it matter who watches."""
-    target, first = trained("binary").target, found_by(name)
+    case, first = trained(kind), found_by(name, kind)
+    target = case.target
     before = {key: value.clone() for key, value in target.weights.items()}
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    again, other = run(name, target), run(name, target, seed=1)
+    again, other = run(name, case), run(name, case, seed=1)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(target.weights[key], value) for key, value in before.items())
     assert all(torch.equal(getattr(again, tensor), getattr(first, tensor)) for tensor in TENSORS)
@@ -165,8 +173,8 @@ def test_candidates_follow_from_the_seed_and_nothing_else_changes(name):
 
 
 @every_attack
-def test_candidates_come_back_from_their_file_bit_for_bit(name, tmp_path):
-    found = found_by(name)
+def test_candidates_come_back_from_their_file_bit_for_bit(name, kind, tmp_path):
+    found = found_by(name, kind)
     save_candidates(found, tmp_path / "found.safetensors")
     read = load_candidates(tmp_path / "found.safetensors")
     for tensor in TENSORS:
@@ -177,8 +185,7 @@ def test_candidates_come_back_from_their_file_bit_for_bit(name, tmp_path):
     assert read.facts == json.loads(json.dumps(found.facts))
 
 
-@every_net
-@every_attack
+@every_pair
 def test_an_attack_tells_how_far_it_is(name, kind):
     told = watched(name, kind).told
     assert all(0 <= fraction <= 1 for fraction, _ in told)
@@ -186,8 +193,7 @@ def test_an_attack_tells_how_far_it_is(name, kind):
     assert bool(told) == is_random(found_by(name, kind))  # what is not random is done at once
 
 
-@every_net
-@every_attack
+@every_pair
 def test_candidates_can_be_audited_from_memory_and_from_their_file(name, kind, tmp_path):
     case, found = trained(kind), found_by(name, kind)
     save_candidates(found, tmp_path / "found.safetensors")
@@ -195,7 +201,7 @@ def test_candidates_can_be_audited_from_memory_and_from_their_file(name, kind, t
     assert (done.record.num_candidates, done.record.num_samples) == (len(found), 12)
     assert done.record.attack == found.attack
     assert done.record.rank == found.facts["rank"]
-    assert not any(sample.proven for sample in done.record.samples)
+    assert any(sample.proven for sample in done.record.samples) == bool(found.proven.any())
     assert done.verdict in ("pass", "leak", "inconclusive")
     assert [sample.similarity for sample in done.record.samples] == done.arrays["similarity"].tolist()
     assert torch.equal(done.arrays["reconstruction"], again.arrays["reconstruction"])

@@ -11,7 +11,6 @@ from torch.nn import functional as F  # noqa: N812
 from test_peel import trained
 from unfit.attacker.attacks import attack, named_attack
 from unfit.attacker.attacks.auto import Auto
-from unfit.attacker.attacks.unmix import tellable
 from unfit.attacker.consensus import (
     CONFIDENT,
     ROOMY,
@@ -21,6 +20,7 @@ from unfit.attacker.consensus import (
     reliability,
     representative,
 )
+from unfit.attacker.ica import tellable
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.auditor.samples import draw
 from unfit.auditor.sources import read_source

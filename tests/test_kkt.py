@@ -410,7 +410,7 @@ def test_scores_must_fit_the_outputs():
 
 @pytest.mark.parametrize("solver", ["fast", "paper"])
 def test_candidates_must_be_shared_out_equally(solver):
-    with pytest.raises(UsageError, match="7 candidates cannot be shared out to 2 classes"):
+    with pytest.raises(UsageError, match="7 candidates cannot be divided equally among 2 classes"):
         attack(small_target(), named_attack("kkt", solver=solver, num_candidates=7))
     with pytest.raises(UsageError, match="`num_candidates`: Input should be greater than 0"):
         named_attack("kkt", solver=solver, num_candidates=0)

@@ -119,7 +119,7 @@ def test_crowded_samples_and_vectors_are_left_to_kkt() -> None:
     target = untrained("100", (1, 8, 8))
     weight = torch.randn(100, 40, generator=random) @ torch.randn(40, 64, generator=random)
     crowded = Target(target.architecture, target.weights | {"layer1.weight": weight})
-    assert "samples crowd: 40 directions, and edges tell 12 apart" in why(preflight(crowded), "unmix")
+    assert "too crowded: 40 directions, and edges can tell 12 apart" in why(preflight(crowded), "unmix")
     vectors = Target(parse_architecture("100", (64,), 1), crowded.weights)
     assert "vectors" in why(preflight(vectors), "unmix")
     assert why(preflight(vectors), "auto") == "does kkt"

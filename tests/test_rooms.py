@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_imports_lead_downwards_only(path: Path) -> None:
     allowed = ROOMS[: ROOMS.index(room) + 1]
     upwards = {name for name in imports(path.read_text(encoding="utf-8")) if room_of(name) not in allowed}
     assert not upwards
+
+
+def test_no_import_leads_back_to_where_it_came_from() -> None:
+    """Otherwise it depends on what was imported before whether a module can be imported at all."""
+    paths = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+    graph = {name.removesuffix(".__init__"): imports(path.read_text("utf-8")) for name, path in paths.items()}
+    for name, needed in graph.items():  # a module brings the packages that it is in, except into themselves
+        brought = needed | {module.rpartition(".")[0] for module in needed}
+        graph[name] = {module for module in brought if not name.startswith(module)}
+    assert set(TopologicalSorter(graph).static_order()) >= graph.keys()
 
 
 def test_the_rule_sees_every_way_of_importing() -> None:

@@ -490,7 +490,7 @@ class Own(Inversion):
         ({"cpus_per_trial": 0}, "`cpus_per_trial` must be at least 1, not 0"),
         ({"gpus_per_trial": -1}, "`gpus_per_trial` cannot be negative"),
         ({"gpus_per_trial": 1}, "give `ray` too"),
-        ({"attack": PaperKKT(num_candidates=3)}, "3 candidates cannot be shared out to 2 classes"),
+        ({"attack": PaperKKT(num_candidates=3)}, "3 candidates cannot be divided equally among 2 classes"),
         ({"attack": "auto"}, "to vary; choose one of: unmix, kkt, kkt with the papers' solver, inversion"),
         ({"attack": Own()}, "not Own"),
         ({"attack": PaperKKT(lr=0.1, seed=3)}, "a sweep sets `seed`, `lr` of each trial itself"),

@@ -1,4 +1,4 @@
-"""Unverified guesses at training samples, and where each came from. The attacker's side: no data here."""
+"""Unverified guesses at training samples, and where each came from. No training data here."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Candidates:
         return len(self.x)
 
     def images(self) -> Tensor:
-        """As pictures: (m, c, h, w), each stretched to [0, 1]."""
+        """The candidates as pictures: (m, c, h, w), each stretched to [0, 1]."""
         if self.x.ndim != 4:
-            raise UnfitError(f"candidates of shape {tuple(self.x.shape[1:])} are no pictures: see x")
+            raise UnfitError(f"candidates of shape {tuple(self.x.shape[1:])} are not pictures: take them from `x`")
         return stretch(self.x)
 
     def _repr_html_(self) -> str:
@@ -74,7 +74,7 @@ class Part:
 
 
 def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
-    """The guesses of several runs as one list; `facts` gain how many seconds after the start each was finished."""
+    """Join the guesses of several runs. `facts` gets the seconds after which each run finished."""
     began = time.perf_counter() - facts["seconds"]
     facts = facts | {"finished": [round(max(0.0, part.finished - began), 3) for part in parts]}
     x = torch.cat([part.x for part in parts])
@@ -93,12 +93,12 @@ def _given(values: Tensor | None, num: int, unknown: float) -> Tensor:
 
 
 def share_out(asked: int | None, default: int, classes: int) -> int:
-    """How many candidates: as asked for, or about the default; equally many of each class."""
+    """The number of candidates: what was asked for, or about the default; the same for each class."""
     if asked is None:
         return max(2, math.ceil(default / classes)) * classes
     if asked < 1 or asked % classes:
         raise UsageError(
-            f"{asked} candidates cannot be shared out to {classes} classes; give a positive multiple of {classes}"
+            f"{asked} candidates cannot be divided equally among {classes} classes; give a multiple of {classes}"
         )
     return asked
 

@@ -1,6 +1,6 @@
-"""What several runs agree on is true: one candidate for each thing they found, with a confidence, sign and label.
+"""What several runs agree on is probably true: one candidate for each, with a confidence, a sign and a label.
 
-Nothing here sees data: the evidence is how many runs found it, and how the network itself takes it.
+Nothing here sees data: the evidence is how many runs found a candidate, and how the network responds to it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacker.attacks.unmix import tellable
 from unfit.attacker.candidates import Part
+from unfit.attacker.ica import tellable
 from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
 
@@ -58,13 +58,16 @@ def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
 
 
 def reliability(share: Tensor, crowding: float) -> Tensor:
-    """How likely it is true what this share of the runs found, with so many of the sources that edges can tell."""
+    """The probability that what this share of the runs found is true.
+
+    `crowding`: the number of directions, relative to the sources that edges can tell apart.
+    """
     a, b, c = RELIABILITY
     return torch.sigmoid(a + b * share + c * max(0.0, crowding - ROOMY))
 
 
 def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
-    """Greedy: what most runs have found first; each candidate is in one cluster."""
+    """Greedy, beginning with what most runs found; each candidate is in one cluster."""
     cosine = unit @ unit.T
     near = cosine.abs() > SAME_SOURCE
     runs = (near.float() @ F.one_hot(origin).float() > 0).sum(1)
@@ -79,13 +82,13 @@ def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:
 
 
 def representative(unit: Tensor, cluster: Cluster) -> Tensor:
-    """The member nearest to the mean of all. The mean itself is smoother, and so more like samples never seen."""
+    """The member nearest to the mean. The mean itself is smoother, so it resembles unseen samples more."""
     members = unit[cluster.members] * cluster.signs[:, None]
     return members[(members @ members.mean(0)).argmax()]
 
 
 def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
-    """Each candidate with the sign that the network finds more plausible, and its label.
+    """Give each candidate the sign that the network finds more plausible, and a label.
 
     The columns α of all candidates together come from least squares on W1. Evidence for a sign: α is along the KKT
     direction of the candidate's own label, and the bias b1 = Σ α_i has α with a positive weight.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 Contrast = Literal["root", "log"]
 
+POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
 ROOT_EPS, LOG_EPS = 0.01, 0.1  # of a whitened edge's mean square, 1: they round off the densities' cusp at zero
 STANDS_STILL = 1e-6  # 1 − |cosine| of the source that moved most in an iteration
 LEAST_CURVATURE = 1e-2  # of a pair of sources: where it is near zero or negative, a Newton step would be endless
@@ -27,6 +28,12 @@ def edge_groups(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
     across = image[..., :-1, 1:] - image[..., :-1, :-1]
     down = image[..., 1:, :-1] - image[..., :-1, :-1]
     return torch.cat([across, down], 1).flatten(2).transpose(1, 2).contiguous()
+
+
+def tellable(shape: tuple[int, ...]) -> int:
+    """How many sources the edges of such images can tell apart."""
+    positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
+    return max(2, positions // POSITIONS_PER_SOURCE)
 
 
 def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: int, seed: int) -> Tensor:

@@ -79,13 +79,13 @@ class Method(Strict, ABC):
 
     @abstractmethod
     def outlook(self, mixtures: Mixtures) -> Outlook:
-        """What a preflight says of it."""
+        """What preflight says about it."""
 
     def check(self, architecture: Architecture) -> None:
         """Refuse settings that do not fit such a net, before anything is computed."""
 
     def varies(self, architecture: Architecture) -> Parameters:
-        """The settings that a sweep samples, and from what; none: there is nothing to vary."""
+        """The settings that a sweep samples, with their ranges; none if there is nothing to vary."""
         return {}
 
     def vary(self, values: Values, seed: int) -> Self:
@@ -93,7 +93,7 @@ class Method(Strict, ABC):
         return self.model_validate(self.model_dump() | values | {"seed": seed})
 
     def describe(self, mixtures: Mixtures) -> dict[str, Any]:
-        """What the candidates say of the attack that made them."""
+        """What the candidates record about the attack that made them."""
         plain = self.model_dump(mode="json", exclude={"method"})
         named = {"method": self.method} | ({"solver": plain.pop("solver")} if "solver" in plain else {})
         return {**named, "settings": plain, "seed": self.seed, "base": mixtures.start is not None}

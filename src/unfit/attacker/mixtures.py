@@ -17,8 +17,8 @@ from unfit.base.nets import device, layers_of
 from unfit.base.target import Target
 
 TYPICAL_STD = 0.25  # of a centred image
-# Components have no scale. The protocol adds the mean image before it compares, and on faces that mean alone is
-# like many a face: a standard deviation well above that of centred images (0.1 to 0.3) keeps it from speaking.
+# Components have no scale. The protocol adds the mean image before it compares, and the mean face alone resembles
+# many faces. A standard deviation well above that of centred images (0.1 to 0.3) keeps it from doing so.
 CANDIDATE_STD = 1.0
 
 
@@ -63,7 +63,7 @@ class Mixtures:
         return any(0 < visible_rank(live(live(change).T)) < num for change in changes)
 
     def facts(self) -> dict[str, Any]:
-        """Whose weights these are and what their spectrum says; every attack records it."""
+        """The target's hash and what its spectrum says; every attack records them."""
         return {
             "target": self.target.sha256,
             "decay": self.decay,
@@ -123,7 +123,7 @@ def _layers(target: Target) -> tuple[nn.Conv2d | None, list[tuple[Tensor, Tensor
 
 
 def rescale(x: Tensor, std: float) -> Tensor:
-    """Each candidate to this standard deviation."""
+    """Scale each candidate to this standard deviation."""
     return std * x / x.flatten(1).std(1).clamp_min(1e-12).view(-1, *[1] * (x.ndim - 1))
 
 

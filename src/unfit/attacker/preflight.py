@@ -1,6 +1,6 @@
-"""Before an attack: what applies to a target and what does not, why, and how long it would take.
+"""Before an attack: which attacks apply to a target, why the others do not, and how long each would take.
 
-The attacker's side: it looks at weights alone, and says what they cannot tell.
+Only weights are read; what they cannot tell is said.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STANDARD = 0.1  # relative difference of the noise from a standard start's
 EQUAL = 0.05  # relative difference of layer norms that are equal for all purposes
 SURE = 3.0  # standard deviations: a correlation of w neurons by chance has one of 1/√w
 TRAINED = 0.6  # correlation of a neuron's weights in and out that plain gradient steps leave
-CROWDED = 1 / 3  # of all directions: more than a few hundred samples, or steps that are no sums of inputs
+CROWDED = 1 / 3  # of all directions: more than a few hundred samples, or steps that are not sums of inputs
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What can be said of a target before it is attacked."""
+    """What can be said about a target before it is attacked."""
 
     architecture: str | None  # None: not a net that any attack covers
     num_parameters: int
@@ -88,7 +88,7 @@ def preflight(model: Target | nn.Module, base: Target | nn.Module | None = None)
 
 
 def preflight_file(path: Path, base: Path | None = None) -> Preflight:
-    """The same of a checkpoint, also of one that no attack covers; one that cannot be read is an error."""
+    """The same for a file, even if no attack covers its net; a file that cannot be read is an error."""
     try:
         target = load_target(path)
     except NotPlainError as error:
@@ -97,12 +97,12 @@ def preflight_file(path: Path, base: Path | None = None) -> Preflight:
 
 
 def not_covered(found: Weights) -> Preflight:
-    """What in these tensors no attack covers, each kind of layer once."""
+    """Say which kinds of layers in these tensors no attack covers."""
     kinds = _strange_kinds(found)
     why = "not covered: " + (", ".join(kinds) or "dense layers that do not chain")
     notes = [f"{kind} ({_some(names)}): {REASONS[kind]}" for kind, names in kinds.items()]
     if "convolution" in kinds:
-        notes.append("one plain convolution before dense layers is covered if a JSON file beside it describes it")
+        notes.append("one convolution before dense layers is covered if a JSON file beside it describes the net")
     if not kinds:
         notes = ["the dense layers do not chain: there are branches or skips, or their names have another order"]
     attacks = [Outlook(kind.title, False, why) for kind in ATTACKS]
@@ -112,12 +112,12 @@ def not_covered(found: Weights) -> Preflight:
 
 REASONS = {
     "BatchNorm": HINTS["BatchNorm"],
-    "attention": "its weights serve all positions at once, so they are no sums over samples",
-    "recurrent layer": "its weights serve all steps at once, so they are no sums over samples",
+    "attention": "its weights serve all positions at once, so they are not sums over samples",
+    "recurrent layer": "its weights serve all steps at once, so they are not sums over samples",
     "convolution": "attacks reach through one at most, the first layer",
     "normalisation": "it rescales each sample, which the attacks do not model",
     "embedding": "its inputs are tokens, not values to reconstruct",
-    "other tensor": "it belongs to no layer that is known here",
+    "other tensor": "it belongs to an unknown kind of layer",
 }
 
 
@@ -136,7 +136,7 @@ def _strange_kinds(found: Weights) -> dict[str, list[str]]:
 
 
 def _kind(name: str, part: str, parts: Weights) -> str:
-    """What layer a tensor belongs to, by its name and by the shape of the layer's weight."""
+    """The kind of layer a tensor belongs to, by its name and by the shape of the layer's weight."""
     if "running_mean" in parts:
         return "BatchNorm"
     words = f"{name}.{part}"
@@ -190,7 +190,7 @@ def _on_samples(mixtures: Mixtures) -> str:
             "or more samples than inputs: the number of samples is not visible"
         )
     if mixtures.span.rank < 2:
-        return "number of samples: not visible; the noise of the start hides all"
+        return "number of samples: not visible; the noise of the start hides everything"
     return f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise"
 
 
@@ -226,9 +226,9 @@ def _on_balance(layers: list[Layer]) -> str:
 
 
 def _on_optimiser(mixtures: Mixtures) -> str:
-    """Adam scales each weight's step by itself: no sum of inputs comes out. What of that shows?"""
+    """Adam scales the step of each weight, so its updates are not sums of inputs. Does that show?"""
     if mixtures.start is not None and mixtures.span.ends:
-        return "optimiser: plain gradient steps (GD, SGD, momentum), for the change ends after as many directions"
+        return "optimiser: plain gradient steps (GD, SGD, momentum), because the spectrum of the change ends"
     if mixtures.start is not None:
         return (
             "optimiser: not plain gradient steps from this base alone; Adam, weight decay, another start, "
@@ -238,6 +238,6 @@ def _on_optimiser(mixtures: Mixtures) -> str:
     if rank > CROWDED * most:
         return (
             f"optimiser: {rank} of {most} directions stand out, from hundreds of samples or from Adam; "
-            "weights alone cannot tell which, and after Adam expect fewer"
+            "weights alone cannot tell which, and after Adam fewer samples come back"
         )
-    return "optimiser: weights alone cannot rule Adam out; after Adam expect fewer"
+    return "optimiser: weights alone cannot rule out Adam, after which fewer samples come back"

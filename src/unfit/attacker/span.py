@@ -32,7 +32,7 @@ class Span:
     noise: float  # standard deviation of one entry
     edge: float  # largest singular value that the noise alone would have
     rank: int  # number of directions above the edge
-    ends: bool  # the data end there for certain, in a cliff
+    ends: bool  # whether the spectrum ends there in a cliff, so that no data lie beyond
 
 
 def read_span(mixtures: Tensor) -> Span:

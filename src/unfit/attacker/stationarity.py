@@ -63,7 +63,7 @@ def choose_score(score: Score, num_outputs: int) -> Score:
         return "binary" if num_outputs == 1 else "multiclass"
     if (score == "binary") != (num_outputs == 1) and score != "any":
         fitting = "binary or any" if num_outputs == 1 else "multiclass or any"
-        raise UsageError(f"the score {score} does not fit a net with {num_outputs} output(s); take {fitting}")
+        raise UsageError(f"the score {score} does not fit a net with {num_outputs} output(s); choose {fitting}")
     return score
 
 
@@ -156,7 +156,7 @@ def general_stationarity(net: nn.Module, x: Tensor, weights: Weigh, alpha: float
 
 @contextmanager
 def smooth_relus(net: nn.Module, alpha: float) -> Iterator[None]:
-    """Every nn.ReLU of the net takes the smooth derivative meanwhile."""
+    """Give every nn.ReLU of the net the smooth derivative for a while."""
     relus = [module for module in net.modules() if isinstance(module, nn.ReLU)]
     try:
         for relu in relus:
@@ -183,7 +183,7 @@ def dense_layers(net: nn.Module) -> Layers | None:
 
 
 def check_layers(net: nn.Module) -> None:
-    """Refuse what the objective does not cover, all of it in one message; once, before a solver starts."""
+    """Refuse a net that the objective does not cover, before a solver starts; one message lists everything."""
     infinite = [name for name, p in net.named_parameters() if not p.isfinite().all()]
     _refuse(_unsupported(net) + [f"{name} has values that are NaN or infinite" for name in infinite])
 
@@ -206,5 +206,5 @@ def num_candidates(asked: int | None, rank: int, score: Score, num_outputs: int)
 
 
 def strength(multiplier: Tensor) -> Tensor:
-    """One number for each candidate: λ, or the total size of the multipliers of its outputs."""
+    """One number for each candidate: λ, or the sum of |multipliers| over its outputs."""
     return multiplier.flatten(1).abs().sum(1) if multiplier.ndim > 1 else multiplier

@@ -1,4 +1,4 @@
-"""What to hold an audit's counts against: simpler methods, and nets in which there is nothing to find."""
+"""What an audit's counts are compared with: simpler methods, and nets in which there is nothing to find."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _target(weights: dict[str, torch.Tensor], case: Case) -> Target:
 
 
 def fit_settings(run: Path) -> FitSettings | None:
-    """How the run was trained; None if it is no run folder."""
+    """How the run was trained; None if this is not a run folder."""
     path = run / "fit.json"
     if not path.is_file():
         return None
@@ -87,7 +87,7 @@ def fit_settings(run: Path) -> FitSettings | None:
 
 
 def other_samples(case: Case, seed: int) -> Samples | None:
-    """As many of the training part as are private, neither these nor unseen ones; None: too few are left."""
+    """As many other samples of the training part as are private, none of them unseen; None if too few are left."""
     if case.source is None:
         return None
     part = case.source.train
@@ -98,7 +98,7 @@ def other_samples(case: Case, seed: int) -> Samples | None:
 
 
 def _counts(candidates: Candidates, policy: Policy, case: Case) -> dict[str, Any]:
-    """Scored as the audit itself: against the same samples, its threshold from its own candidates."""
+    """Score them as the audit does: against the same samples, with a threshold from these candidates."""
     own, unseen = (
         match(candidates.x, samples, case.mean, policy.window, case.vote).similarity
         for samples in (case.private, case.unseen)

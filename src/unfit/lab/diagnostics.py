@@ -1,4 +1,4 @@
-"""What a trained net says about the data it was trained on. The auditor's side: it needs that data."""
+"""How a trained net fits the conditions that the attacks rest on. This needs the training data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def decay_residuals(net: nn.Module, loss: Tensor, weight_decay: float) -> list[f
 
 
 def _relative(square: float, whole: float) -> float:
-    """√(square / whole); of a layer that is zero nothing is left to explain."""
+    """√(square / whole); a layer of zeros has nothing left to explain."""
     return float(max(square / whole, 0.0) ** 0.5) if whole > 0 else 0.0
 
 

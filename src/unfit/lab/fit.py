@@ -34,7 +34,7 @@ LEAST_LOSS = 1e-37  # the smallest loss with a logarithm in float32
 FIRST_LR = 0.1  # where the search for a good one begins
 LR_GROWTH, LR_AFTER_RISE, LR_AFTER_OVERFLOW = 1.01, 0.9, 0.5  # times the learning rate after each step
 NESTEROV = 3  # momentum k / (k + 3) after k steps without a restart
-SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # over so many steps, a smaller relative gain is the end
+SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # training ends when that many steps gain less than this share of the loss
 # Descent
 KEEP_EVERY = 100  # epochs between the copies that a diverging run falls back to
 MAX_CURVE = 500  # points of the curve that are recorded, about
@@ -121,7 +121,7 @@ def fit(
 ) -> Fit:
     """Train a fresh net on `train` = (x, y), inputs already centred; judge it on `test`.
 
-    A run that diverges is reported in the record's `status`, and keeps weights from before that.
+    The record's `status` says so if training diverges; the weights are then those from before.
     """
     settings = settings or FitSettings()
     _check_outputs(architecture, settings.loss)

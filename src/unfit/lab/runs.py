@@ -1,4 +1,4 @@
-"""A run folder: what `fit` writes, and audits of it.
+"""A run folder, which `fit` writes, and its audits.
 
 target.safetensors, target.json  what would be published
 start.safetensors                the weights training started from (`base` takes it)
@@ -44,7 +44,7 @@ def fit_run(
     architecture = parse_architecture(arch, members.shape, num_outputs, biases)
     train, judge = members.centred(members.mean), test.centred(members.mean)
     result = fit(architecture, (train.x, train.y), (judge.x, judge.y), settings, progress)
-    # centred images lie in [-1, 1]; of vectors nothing is known
+    # centred images lie in [-1, 1]; nothing is known about vectors
     target = Target(architecture, result.weights, (-1.0, 1.0) if members.is_image else None)
     save_target(target, folder)
     save_weights(result.start, folder / "start.safetensors")
@@ -65,7 +65,7 @@ def audit_run(request: AuditRequest, progress: Report = quiet) -> Audit:
 
 
 def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
-    """The same audit again, of the same weights and the same data: all is equal but the times."""
+    """Repeat an audit on the same weights and the same data; only the times differ."""
     if record.repeat is None:
         raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
     case = read_case(record.repeat)
@@ -76,10 +76,10 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
         name for name, new, old in zip(names, now, before, strict=True) if (new.sha256 if new else None) != old
     ]
     if changed:
-        raise UnfitError(f"not what the audit was made from: {' and '.join(changed)} differ (by sha256)")
+        raise UnfitError(f"this is not what was audited: {' and '.join(changed)} differ (by sha256)")
     again = _audit(record.repeat, case, progress)
     if again.record.hashes.candidates != record.hashes.candidates:
-        raise UnfitError("not what the audit was made from: the candidates differ (by sha256)")
+        raise UnfitError("this is not what was audited: the candidates differ (by sha256)")
     return again
 
 

@@ -10,9 +10,10 @@ from pydantic import Field, PositiveFloat
 
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.peel import Peel
-from unfit.attacker.attacks.unmix import Unmix, can_unmix, tellable
+from unfit.attacker.attacks.unmix import Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
+from unfit.attacker.ica import tellable
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import Forecast, forecast, search_start
@@ -96,7 +97,7 @@ class Auto(Method):
         return Outlook(self.title, True, words, sum(outlook.seconds or 0.0 for outlook in applying))
 
     def _outlooks(self, mixtures: Mixtures) -> list[Outlook]:
-        """Of each stage, in order."""
+        """One for each stage, in order."""
         peel, unmix, kkt = self._stages()
         if enough(mixtures):
             last = Outlook(kkt.title, False, "it would find nothing that unmixing does not")
@@ -120,7 +121,7 @@ def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:
 
 
 def _telling(progress: Report, parts: list[Part], mixtures: Mixtures) -> Report:
-    """The progress, and how many candidates are confident so far."""
+    """Add the number of confident candidates so far to the progress."""
     told = (0, 0)
 
     def report(fraction: float, words: str) -> None:

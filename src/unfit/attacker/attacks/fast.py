@@ -154,7 +154,7 @@ class FastKKT(Method):
 
 
 def has_kinks(mixtures: Mixtures, score: Score) -> bool:
-    """Whether the inputs are so few that the points where kinks meet can be found."""
+    """Whether there are few enough inputs to find the points where kinks meet."""
     return mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None
 
 
@@ -197,7 +197,7 @@ def alternate(
 
 
 def _share(rest: Tensor, whole: Tensor) -> float:
-    """Of the whole, what the rest is: 1 if nothing is explained."""
+    """The share of the whole that is left unexplained."""
     return float(rest.square().sum() / whole.square().sum())
 
 

@@ -94,7 +94,7 @@ DEFAULT = Inversion()
 
 
 def _driven(phi: Tensor, label: Tensor) -> Tensor:
-    """What each start drives up: ±Φ, or Φ of its class."""
+    """The output that each start drives up: ±Φ, or Φ of its class."""
     if phi.shape[1] == 1:
         return phi[:, 0] * (2 * label - 1)
     return phi.gather(1, label[:, None])[:, 0]

@@ -155,7 +155,7 @@ class Change:
         return torch.maximum(*(F.linear(x, *layers[0]) for layers in (self.start, self.end)))
 
     def signals(self, x: Tensor) -> Tensor:
-        """About how α is, by the gradients before and after training: (m, w), mean square 1.
+        """A guess at α, from the gradients before and after training: (m, w), mean square 1.
 
         The label is the net's own: it knows its training samples. With one output only the sign depends on it.
         """
@@ -267,7 +267,7 @@ def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) ->
 
 
 def proof_bar(change: Change, settings: Peel) -> float:
-    """How many zeros are proof: well above what the same search reaches in a random space of the same size.
+    """The number of zeros that is proof: far above what the same search finds in a random space of the same size.
 
     Any n-dimensional space holds vectors with n − 1 zeros, and the search finds some more. Each neuron keeps its
     size, so that one which hardly changed vanishes there too.
@@ -284,7 +284,7 @@ def proof_bar(change: Change, settings: Peel) -> float:
 
 
 def num_zeros(columns: Tensor) -> Tensor:
-    """On how many neurons each column (m, w) vanishes."""
+    """The number of neurons on which each column (m, w) vanishes."""
     return vanishing(columns).sum(1)
 
 
@@ -311,9 +311,9 @@ def is_new(column: Tensor, known: Tensor) -> bool:
 
 
 def sharpen(change: Change, column: Tensor) -> Tensor:
-    """The column again in double precision, by the neurons it vanishes on.
+    """Compute the column again in double precision, from the neurons it vanishes on.
 
-    Some of them are merely small; reweighting takes those out.
+    Where it is merely small, reweighting leaves the neuron out.
     """
     space, a = change.space, column.double()
     for eps in SHARPEN:
@@ -362,7 +362,7 @@ def purest_of_family(change: Change, column: Tensor) -> Tensor:
 
 
 def drop_mixtures(known: Tensor) -> Tensor:
-    """Without columns that others, which vanish more often, make up: those of samples are independent."""
+    """Drop mixtures of two columns that vanish more often: the columns of samples are linearly independent."""
     kept = known[:0]
     for column in known[num_zeros(known).argsort(descending=True)]:
         if not is_mixture(F.normalize(column, dim=0), F.normalize(kept, dim=1)):
@@ -371,7 +371,7 @@ def drop_mixtures(known: Tensor) -> Tensor:
 
 
 def is_mixture(column: Tensor, others: Tensor) -> bool:
-    """Whether two of the others, one of them among the most alike, make the column up to 2%. Unit lengths."""
+    """Whether the column is a mixture of two others, one of them among the most alike. All have unit length."""
     for i in (others @ column).abs().argsort(descending=True)[:NEAREST]:
         one = others[i]
         rest = column - (column @ one) * one
@@ -474,7 +474,7 @@ def picture(x: Tensor) -> Tensor:
 
 
 def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -> list[Tensor]:
-    """What samples without a known column have left in the others' pictures, by the gates of these neurons.
+    """The traces of samples without a known column in the pictures of the others, by the gates of these neurons.
 
     Least squares gives x_i + Σ_m c_m x_m, m unknown. Their span is known, and so are hundreds of neurons that were
     off for x_i before and after training: as many inequalities for few unknowns.
@@ -541,5 +541,5 @@ def _pictures_by(change: Change, off: Tensor, used: Tensor) -> Tensor:
 
 
 def level(x: Tensor) -> Tensor:
-    """Each row to mean square 1."""
+    """Scale each row to mean square 1."""
     return x / x.square().mean(1, keepdim=True).sqrt().clamp_min(NO_LENGTH)

@@ -18,13 +18,11 @@ from pydantic import PositiveFloat, PositiveInt
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.costs import OVERHEAD, operations_per_second
-from unfit.attacker.ica import Contrast, edge_density, edge_groups, separate
+from unfit.attacker.ica import Contrast, edge_density, edge_groups, separate, tellable
 from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
 from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
-
-POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
 
 
 class Unmix(Method):
@@ -75,7 +73,7 @@ class Unmix(Method):
         if not mixtures.target.is_image:
             return Outlook(self.title, False, "the inputs are vectors, which have no edges")
         if not can_unmix(mixtures):
-            return Outlook(self.title, False, f"samples crowd: {rank} directions, and edges tell {most} apart")
+            return Outlook(self.title, False, f"too crowded: {rank} directions, and edges can tell {most} apart")
         where = "behind the convolution" if mixtures.conv is not None else "above the noise"
         seconds = self.seconds(self.chosen_ranks(mixtures), mixtures.shape)
         return Outlook(self.title, True, f"{rank} directions {where}", seconds)
@@ -109,9 +107,3 @@ def can_unmix(mixtures: Mixtures) -> bool:
     """Whether edges can tell the sources apart; behind a convolution some of them, and KKT runs find fewer."""
     crowded = mixtures.span.rank > tellable(mixtures.shape)
     return mixtures.target.is_image and (mixtures.conv is not None or not crowded)
-
-
-def tellable(shape: tuple[int, ...]) -> int:
-    """How many sources the edges of such images can tell apart."""
-    positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
-    return max(2, positions // POSITIONS_PER_SOURCE)

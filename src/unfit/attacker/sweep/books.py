@@ -41,7 +41,7 @@ class Begun(Strict):
 
 @dataclass(frozen=True)
 class Status:
-    """How far a sweep is."""
+    """How far a sweep has come."""
 
     num_trials: int  # asked for
     ended: tuple[Ended, ...]
@@ -91,7 +91,7 @@ def read_ended(folder: Path) -> list[Ended]:
 
 
 def read_status(folder: str | Path) -> Status:
-    """How far the sweep in this folder is."""
+    """How far the sweep in this folder has come."""
     folder = Path(folder)
     read_plan(folder)
     with (folder / "sweep.json").open() as file:

@@ -20,7 +20,7 @@ import torch
 
 from unfit.attacker.method import Values
 from unfit.attacker.sweep.trials import HERE, Job, Outcome, versions
-from unfit.base.errors import UnfitError, UsageError
+from unfit.base.errors import UnfitError, UsageError, needs
 
 Submit = Callable[[int, Values], "Future[Outcome]"]
 Place = tuple[Submit, Callable[[], int]]
@@ -113,7 +113,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UnfitError("`ray` needs Ray: pip install 'unfit[cluster]'") from error
+        raise needs("Ray", "cluster", "`ray`") from error
     return ray
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from unfit.attacker.method import Parameter, Values
 from unfit.attacker.sweep.trials import Ended, Plan
-from unfit.base.errors import UnfitError
+from unfit.base.errors import needs
 
 NUM_SEEDS = 2**32  # that NumPy's generators take
 
@@ -39,6 +39,6 @@ def load_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UnfitError("the `sampler` tpe needs Optuna: pip install 'unfit[tpe]'") from error
+        raise needs("Optuna", "tpe", "the `sampler` tpe") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce every study
     return optuna

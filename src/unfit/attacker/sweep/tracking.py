@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from unfit.attacker.sweep.cluster import REASON_LENGTH, check_reachable
 from unfit.attacker.sweep.trials import Ended, Plan
-from unfit.base.errors import UnfitError
+from unfit.base.errors import UnfitError, needs
 
 EXPERIMENT = "unfit"
 MOST_RUNS = 50_000  # that MLflow lists at once
@@ -20,7 +20,7 @@ def log_to_mlflow(uri: str, plan: Plan, ended: Iterable[Ended]) -> Callable[[End
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
     except ImportError as error:
-        raise UnfitError("`mlflow` needs MLflow: pip install 'unfit[mlflow]'") from error
+        raise needs("MLflow", "mlflow", "`mlflow`") from error
     if uri.startswith(("http://", "https://")):
         check_reachable(uri, "MLflow server")
     sweep = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()

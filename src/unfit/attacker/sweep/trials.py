@@ -1,4 +1,4 @@
-"""One trial of a sweep: which settings it has, and what comes of it. The attacker's side: no data here."""
+"""One trial of a sweep: its settings and its outcome. No training data here."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Ended(Strict):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What comes of a trial, with its candidates if they are still to be written."""
+    """The outcome of a trial, with its candidates if they are still to be written."""
 
     ended: Ended
     candidates: Candidates | None = None

@@ -17,8 +17,9 @@ from scipy.stats import spearmanr
 
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.paper import PaperKKT
-from unfit.attacker.attacks.unmix import Unmix, tellable
+from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.costs import operations_per_second, pass_operations
+from unfit.attacker.ica import tellable
 from unfit.auditor.audit import Audit
 from unfit.auditor.match import GOOD
 from unfit.base.files import Strict, new_folder, write_json
@@ -29,7 +30,7 @@ from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Measured, Setup
 FILES = ("results.json", "figure.png", "figure.svg", "text.md")
 CERTAIN = 0.01  # a leak is claimed where chance would show as much less often than this
 SHAPES = {"cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mnist": (1, 28, 28), "circle": (2,)}
-FLOW_STEPS = 1500  # of training, about so many
+FLOW_STEPS = 1500  # that training takes, about
 
 
 class Claim(Strict):

@@ -51,7 +51,7 @@ MOST_FACES = 100  # of 200, so that as many unseen ones are left
 
 @dataclass(frozen=True)
 class Setup:
-    """A target as its caption describes it. `small`: n at small scale, where that is not by the rule for all."""
+    """A target as its caption describes it. `small`: n at small scale, if the general rule does not apply."""
 
     n: int
     data: Data = "cifar10"
@@ -74,12 +74,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large experiments are. `samples`: n for that of the paper, where it differs."""
+    """How large experiments are. `samples`: n by that of the paper, where it differs."""
 
     name: str
     samples: Mapping[int, int]
-    width: int  # no hidden layer is wider, …
-    conv_width: int  # … behind a convolution none than this
+    width: int  # of the widest hidden layer
+    conv_width: int  # the same behind a convolution
     most_steps: int  # of training
     trials: int  # of the papers' solver with random settings; 1: with a published one
     iterations: int  # of each
@@ -166,7 +166,7 @@ class Lab:
         return f"{data}:{inside if data == 'mnist' and inside.is_dir() else self.data_dir}"
 
     def source_name(self, setup: Setup) -> str:
-        """What `read_source` takes: the official files or an embedded substitute; else an error, what to get."""
+        """The name for `read_source`: official files or an embedded substitute; else an error says what to get."""
         data = self.size(setup).data
         if data == "circle":
             return "circle"
@@ -179,9 +179,7 @@ class Lab:
             self._note("CIFAR-10 was not given: these are the faces (and non-faces) embedded in scikit-image.")
             return "faces"
         name, files = WHERE[data]
-        raise UnfitError(
-            f"this needs {name}: get {files}, and name the folder they are in with `data_dir` or UNFIT_DATA"
-        )
+        raise UnfitError(f"this needs {name}: get {files}, and give the folder with `data_dir` or UNFIT_DATA")
 
     def _note(self, words: str) -> None:
         if words not in self.notes:
@@ -199,7 +197,7 @@ class Lab:
         return [every[round(i * (len(every) - 1) / max(1, most - 1))] for i in range(most)]
 
     def run(self, setup: Setup) -> Path:
-        """The run folder of a target, trained now if it never was."""
+        """The run folder of a target, trained now if it is not there yet."""
         made, name = self.size(setup), self.source_name(setup)
         folder = self.cache / "targets" / _key(made, name)
         if setup.data == "cifar100" and made.data == "cifar10":
@@ -226,11 +224,11 @@ class Lab:
         return private_set(AuditRequest(target=str(self.run(setup))))[1]
 
     def audits(self, setup: Setup) -> dict[str, Audit]:
-        """By attack, in the order asked for; the first is the one that claims are judged by."""
+        """One audit for each attack, in the order asked for; claims are judged by the first."""
         return {attack: self.audit(setup, attack) for attack in self.attacks}
 
     def audit(self, setup: Setup, attack: str | None = None) -> Audit:
-        """The target, attacked and matched, now if it never was; by the first of the attacks if none is named."""
+        """The audit of a target, made now if it is not there yet; by the first attack if none is named."""
         assert attack is None or attack in (*ATTACKS, *BASELINES)
         attack = attack or self.attacks[0]
         run, made = self.run(setup), self.size(setup)
@@ -247,7 +245,7 @@ class Lab:
         return result
 
     def inverted(self, setup: Setup) -> Candidates:
-        """What model inversion ends in, kept: it is shown as well as matched."""
+        """The candidates of model inversion, kept because they are shown as well as matched."""
         run = self.run(setup)
         file = self.cache / "inversions" / f"{run.name}-{self.scale.inversions}.safetensors"
         if not file.is_file():
@@ -276,7 +274,7 @@ class Lab:
         return Audit(*evidence(case, pool, Policy(), examine(case, Policy()), progress=matching))
 
     def _papers(self, target: Target, name: str, made: Setup, progress: Report) -> Candidates | Path:
-        """The papers' own: a hundred runs with random settings, here or on a cluster; or one published setting."""
+        """The papers' solver: a hundred runs with random settings, here or on a cluster, or one as published."""
         m, score, iterations = 2 * made.n, made.score or "auto", self.scale.iterations
         attack = PaperKKT(score=score, num_candidates=m, iterations=iterations, seed=self.seed)
         if self.scale.trials == 1:
@@ -319,7 +317,7 @@ class Lab:
 
 
 def describe(setup: Setup) -> str:
-    """In the words of a caption."""
+    """Describe a target as a caption would."""
     fit = setup.fit
     words = [f"{setup.arch}, n={setup.n}"]
     words += [f"{setup.num_classes} classes"] * (setup.num_classes > 2 or fit.loss == "ce")
