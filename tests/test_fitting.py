@@ -83,7 +83,7 @@ FORMS: dict[str, tuple[Callable[[Pair], Pair], str]] = {
     "channels last": (
         channels_last,
         r"with channels first instead of last the model gets 100% of the private samples right: "
-        r"pass x.reshape\(-1, 8, 8, 3\).permute\(0, 3, 1, 2\)",
+        r"pass x.reshape\(-1, 8, 8, 3\).permute\(0, 3, 1, 2\)$",
     ),
     "channels first": (
         lambda pair: (pair[0].reshape(-1, SIDE, SIDE, 3).permute(0, 3, 1, 2), pair[1]),
