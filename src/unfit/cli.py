@@ -48,7 +48,7 @@ from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
-DEFENCE = "; give the generator a full random state before you build a net (docs/start.md)"
+DEFENCE = "; shuffle the next start with the system's randomness before you train (docs/start.md)"
 A_DAY = 24 * 3600.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

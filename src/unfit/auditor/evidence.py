@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unfit.attacker.attacks.unmix import tellable
+from unfit.attacker.ica import tellable
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start import find_start
+from unfit.attacker.start.twister import SEEDS
 from unfit.auditor.calibration import Calibration, calibrate, calibrate_sets, interval, strata
 from unfit.auditor.case import Case
 from unfit.auditor.exchange import Exchange, compare_sets
@@ -263,8 +264,9 @@ def attacked_mixtures(case: Case, pool: Pool) -> Mixtures:
     told = pool.facts.get("start") or {}
     if case.base is not None or not told.get("found"):
         return case.mixtures
-    seed, skip = int(told["seed"]), int(told["skip"])
-    start = find_start(case.target, seeds=range(seed, seed + 1), skip=skip)
+    seed = told["seed"]  # None: the state was solved for, which is done again
+    seeds = SEEDS if seed is None else range(seed, seed + 1)
+    start = find_start(case.target, seeds=seeds, skip=told["skip"])
     return case.mixtures if start is None else read_mixtures(case.target, start.target)
 
 

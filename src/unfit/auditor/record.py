@@ -76,7 +76,7 @@ class StartRecord(Strict):
     num_tried: int  # seeds
     complete: bool
     seconds: float
-    seed: int | None = None
+    seed: int | None = None  # also None where the generator's state was solved for
     skip: int | None = None  # numbers drawn before the network
     generator: str | None = None
     rule: str | None = None

@@ -22,7 +22,7 @@ EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
 ATTACKERS: dict[Attacker, str] = {
     "blind": "an attacker who has the weights and nothing else",
     "knows the start": "an attacker who also has the weights that training started from",
-    "found the start": "an attacker who finds the start weights by their seed",
+    "found the start": "an attacker who computes the start from the weights themselves",
 }
 
 

@@ -27,7 +27,7 @@ Arrays = Mapping[str, Tensor]
 HEADLINE_ATTACKERS: dict[Attacker, str] = {
     "blind": "To someone who has its weights alone",
     "knows the start": "To someone who has its weights and those it started from",
-    "found the start": "To someone who has its weights and finds its start by the seed",
+    "found the start": "To someone who has its weights alone, and computes its start from them",
 }
 
 
