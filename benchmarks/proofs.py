@@ -27,7 +27,7 @@ from unfit.base.errors import NotApplicableError
 from zoo import Pair, copied, loss_of, mlp
 
 CORRELATION, ERROR = 0.99, 0.1  # with the sample, and relative to it: what a right picture is within
-SIZES = (10, 12, 15, 20, 40)  # samples: most proofs a second from few of them
+SIZES = (10, 10, 20, 20, 40)  # samples: few give most proofs a second
 RATIOS = (6, 10, 16)  # neurons for each sample: few proofs, most, all
 PICTURES = {
     "faces": ("faces", None),

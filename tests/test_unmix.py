@@ -19,7 +19,7 @@ from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.candidates import TENSORS, Candidates, Part, load_candidates, pool, save_candidates
 from unfit.attacker.ica import edge_groups, separate
-from unfit.attacker.mixtures import CANDIDATE_STD
+from unfit.attacker.mixtures import CANDIDATE_STD, read_mixtures
 from unfit.attacker.span import noise_level, read_span, visible_num_samples
 from unfit.auditor.samples import draw, draw_unseen
 from unfit.auditor.sources import read_source
@@ -139,6 +139,37 @@ def test_noise_hides_the_number_of_samples(noise):
 def test_more_samples_than_neurons_are_not_counted():
     weight = mixed(faces(30), w=20).weights["layer1.weight"]
     assert visible_num_samples(read_span(weight), weight, None) is None
+
+
+def test_more_samples_than_inputs_are_not_counted_though_some_inputs_are_always_zero():
+    x = random(200, 60)
+    x[:, 30:] = 0
+    weight, bias = (random(100, 200, seed=1) @ x, random(100, 200, seed=1).sum(1))
+    assert read_span(weight).ends
+    assert visible_num_samples(read_span(weight), weight, bias) is None
+    fewer = random(100, 20, seed=1) @ x[:20]
+    assert visible_num_samples(read_span(fewer), fewer, random(100, 20, seed=1).sum(1)) == 20
+
+
+def test_a_weight_that_changed_without_its_bias_is_not_read_as_samples():
+    """Samples move the bias too; an adapter that is merged into the weight does not."""
+    weight = random(100, 8) @ random(8, 60, seed=1)
+    assert read_span(weight).rank == 8
+    assert visible_num_samples(read_span(weight), weight, torch.zeros(100)) is None
+    assert visible_num_samples(read_span(weight), weight, weight[:, 0]) == 8
+
+
+def test_an_adapter_merged_into_all_layers_is_not_read_as_samples():
+    architecture = parse_architecture("80-60", (50,), 1)
+    start = dict(initialise(architecture, None, 0).state_dict())
+    merged = {name: value.clone() for name, value in start.items()}
+    for i, (w, d) in enumerate(((80, 50), (60, 80)), 1):
+        merged[f"layer{i}.weight"] += 0.1 * (random(w, 8, seed=i) @ random(8, d, seed=9)).float()
+    merged["layer1.bias"] += 0.1 * random(80, 1, seed=3)[:, 0].float()
+    base = Target(architecture, start)
+    assert read_mixtures(Target(architecture, merged), base).num_samples is None
+    merged["layer2.weight"] += 0.1 * random(60, 80, seed=4).float()
+    assert read_mixtures(Target(architecture, merged), base).num_samples == 9
 
 
 @pytest.mark.parametrize("gap", [10.0, 100.0, 1e3, 1e4])

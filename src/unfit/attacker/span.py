@@ -77,7 +77,7 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
 
 def visible_rank(matrix: Tensor) -> int:
     """Where the spectrum ends in a cliff; 0 if it does not."""
-    return _cliff(_singular(matrix.double())[0])
+    return _cliff(_singular(matrix.double())[0]) if matrix.numel() else 0
 
 
 def live(matrix: Tensor) -> Tensor:

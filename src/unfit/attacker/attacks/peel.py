@@ -64,9 +64,10 @@ CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), 
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 
 # Step 5: pictures
-EXACT = 0.05  # relative error, by the jackknife, up to which a picture is called proven; most are below 0.005
+EXACT = 0.05  # relative error, by the jackknife, of the worst picture of a proven set; most are below 0.005
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
+WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
 NEARLY_ALL = 0.8  # share of the columns: with fewer known, pictures disagree because of those that are missing
 WORST_ONE_IN = 10  # columns dropped at a time: one in ten, so that the rest can recover before it is judged again
 SURELY_OFF = 1e-3  # of a column's mean size: a neuron that turned on late has learnt a little more than that
@@ -99,7 +100,7 @@ class Peel(Method):
         return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
-        """What can be proven, then pictures of which only the column is; and whether every sample is proven."""
+        """What can be proven, or pictures of which only the column is; and whether every sample is proven."""
         change = read_change(mixtures)
         parts = [] if change is None else peel(change, self, progress)
         num = sum(int(part.proven.sum()) for part in parts if part.proven is not None)
@@ -176,7 +177,7 @@ def read_change(mixtures: Mixtures) -> Change | None:
 
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
-    """Steps 1 to 4 in rounds, then step 5: the proven samples with their labels, then those merely estimated."""
+    """Steps 1 to 4 in rounds, then step 5: pictures with their labels, proven or estimated (one part or none)."""
     known, stale, began = change.rows.new_zeros(0, len(change.rows)), 0, time.perf_counter()
     bar, steps = proof_bar(change, settings), settings.column_iterations
     left: Tensor | None = None
@@ -191,7 +192,7 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
             found = torch.cat([found, find_columns(change, x, steps, guess=guess)])
         known = drop_mixtures(add_proven(change, known, found, bar))
         if len(known) >= change.n:  # all there, or more than there can be: now wrong ones show
-            known = consistent(change, polish(change, known[: change.n], steps))[0]
+            known = consistent(change, polish(change, known[: change.n]))[0]
         if len(known) != before:
             left = None
         elif left is None and 0 < change.n - before <= EASY and before:
@@ -205,26 +206,21 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
 
 
 def _parts(change: Change, known: Tensor, x: Tensor, agreement: Tensor) -> list[Part]:
-    """Pictures that their gates agree with: the proven ones, and those of which only the column is."""
-    exact = is_exact(change, known)
+    """Pictures that their gates agree with: proven if all columns together are, else estimated."""
     agrees = agreement >= AGREE
-    return [
-        _part(change, name, picture(x[chosen]), proven, agreement[chosen])
-        for name, chosen, proven in (
-            ("peel: proven", agrees & exact, True),
-            ("peel: column proven, picture estimated", agrees & ~exact, False),
-        )
-        if chosen.any()
-    ]
+    if not agrees.any():
+        return []
+    return [_part(change, picture(x[agrees]), are_exact(change, known, agreement), agreement[agrees])]
 
 
-def _part(change: Change, name: str, pictures: Tensor, proven: bool, agreement: Tensor) -> Part:
+def _part(change: Change, pictures: Tensor, proven: bool, agreement: Tensor) -> Part:
     """The confidence of what is merely estimated is the share of its neurons that agree."""
     label = predicted(forward(change.end, pictures, HARD)[2])
     sure = torch.full((len(label),), proven)
     confidence = torch.ones(len(label)) if proven else agreement.float()
     x = pictures.view(-1, *change.shape).cpu()
-    return Part(name, x, label.cpu(), proven=sure, confidence=confidence.cpu())
+    name = "proven" if proven else "column proven, picture estimated"
+    return Part(f"peel: {name}", x, label.cpu(), proven=sure, confidence=confidence.cpu())
 
 
 # Step 1: from a rough picture to its column ----------------------------------------------------------------
@@ -411,19 +407,37 @@ def missing_space(change: Change, known: Tensor) -> Tensor:
     return torch.linalg.svd(rest, full_matrices=False)[0][:, : change.n - len(known)]
 
 
-def polish(change: Change, known: Tensor, iterations: int) -> Tensor:
-    """All n columns, each found again from its own picture where it then vanishes on more neurons.
+def polish(change: Change, known: Tensor) -> Tensor:
+    """All n columns, without the traces that some have of others.
 
-    A column with a little of another in it spoils the other's picture, not its own: that leads to the pure one.
+    A trace of another column spoils the other's picture, not the column's own. So that picture tells where the
+    column should vanish, and there the trace is all there is of it.
     """
-    found = find_columns(change, picture(judge(change, known)[0]), iterations)
-    known = known.clone()
-    for i, column in enumerate(found):
-        others = torch.cat([known[:i], known[i + 1 :]])
-        pure = purify(change, sharpen(change, column))
-        if pure is not None and num_zeros(torch.stack([pure, known[i]])).diff() < 0 and is_new(pure, others):
-            known[i] = pure
+    for _ in range(PURIFY_PASSES):
+        off = change.sums(picture(judge(change, known)[0])) < 0
+        before, known = known, known.clone()
+        for i in range(len(known)):
+            others = torch.cat([known[:i], known[i + 1 :]])
+            pure = sharpen(change, without_trace(known[i], others, off[i]))
+            if num_zeros(torch.stack([pure, known[i]])).diff() < 0 and is_new(pure, others):
+                known[i] = pure
+        if torch.equal(known, before):
+            break
     return known
+
+
+def without_trace(column: Tensor, others: Tensor, off: Tensor) -> Tensor:
+    """The column less the multiple of another that is all there is of it on most neurons that were off."""
+    ratio = column / others.where(~vanishing(others), 0.0)
+    ratio = ratio[:, off & ~vanishing(column)].nan_to_num(torch.inf, torch.inf, torch.inf).sort(1).values
+    if not ratio.numel():
+        return column
+    width = 2 * VANISHES * column.abs().mean() / others.abs().mean(1, keepdim=True)
+    places = torch.arange(ratio.shape[1], device=ratio.device)
+    many = (torch.searchsorted(ratio, ratio + width, right=True) - places) * ratio.isfinite()  # within the width
+    j, first = divmod(int(many.argmax()), ratio.shape[1])
+    alike = ratio[j, first : first + int(many[j, first])]
+    return level((column - alike.median() * others[j])[None])[0] if len(alike) else column
 
 
 # Step 5: pictures ------------------------------------------------------------------------------------------
@@ -511,11 +525,13 @@ def _regress(own: Tensor, off: Tensor, features: Tensor) -> Tensor:
     return c
 
 
-def is_exact(change: Change, known: Tensor) -> Tensor:
-    """Which pictures are the samples themselves, not merely estimated: none while a column is missing. (k,)"""
-    if len(known) < change.n:
-        return torch.zeros(len(known), dtype=torch.bool, device=known.device)
-    return jackknife(change, known) < EXACT
+def are_exact(change: Change, known: Tensor, agreement: Tensor) -> bool:
+    """Whether all pictures are the samples themselves, not merely estimated. Least squares proves all or none.
+
+    A column that is missing, wrong or not determined leaves traces in other pictures, and these may show nothing.
+    """
+    complete = len(known) == change.n and bool(agreement.min() >= WRONG)
+    return complete and bool(jackknife(change, known).max() < EXACT)
 
 
 def jackknife(change: Change, known: Tensor) -> Tensor:
