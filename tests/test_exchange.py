@@ -44,7 +44,7 @@ def test_sets_of_one_draw_are_left_alone(make: Callable[[int, int], Samples]) ->
 
 
 def test_what_was_subtracted_from_both_sets_tells_nothing() -> None:
-    """The mean of the private samples: where none of them has any ink, they are zero, and unseen ones may not be."""
+    """The mean of the private samples: where none of them has any ink they are zero, unseen ones need not be."""
     for seed in range(100, 110):
         x = torch.rand(80, 1, 12, 12, generator=torch.Generator().manual_seed(seed))
         x = torch.where(x > 0.97, x, 0)
