@@ -43,6 +43,15 @@ def test_sets_of_one_draw_are_left_alone(make: Callable[[int, int], Samples]) ->
     assert np.abs(p_values - np.linspace(0, 1, 25)).max() < 0.33  # Kolmogorov and Smirnov's bound at 0.5%
 
 
+def test_what_was_subtracted_from_both_sets_tells_nothing() -> None:
+    """The mean of the private samples: where none of them has any ink they are zero, unseen ones need not be."""
+    for seed in range(100, 110):
+        x = torch.rand(80, 1, 12, 12, generator=torch.Generator().manual_seed(seed))
+        x = torch.where(x > 0.97, x, 0)
+        private, unseen = (replace(pictures(40, 0), x=part - x[:40].mean(0)) for part in x.split(40))
+        assert compare_sets(private, unseen, seed).exchangeable
+
+
 CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "brighter": (
         lambda x: x + 0.08,

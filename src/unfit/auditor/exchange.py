@@ -164,31 +164,39 @@ def _thinned(samples: Samples, rng: np.random.Generator) -> Samples:
 
 
 def facts_of(private: Samples, unseen: Samples, columns: Tensor) -> Floats:
-    """What each sample is like, in a few numbers that have names: (n, f), the private ones first."""
-    sets = (private, unseen)
-    if not private.is_image:
-        x = torch.cat([each.x[:, columns] for each in sets]).double()
-        return torch.cat([x, (x - x.mean(0)).abs(), (x == 0).double().mean(1, keepdim=True)], 1).numpy(force=True)
-    low = torch.stack([each.x.amin((0, 2, 3)) for each in sets]).amin(0).view(-1, 1, 1)
-    high = torch.stack([each.x.amax((0, 2, 3)) for each in sets]).amax(0).view(-1, 1, 1)
-    parts = [part for each in sets for part in each.x.split(BATCH)]  # in parts, so as not to copy whole sets
-    facts = [_picture_facts(x, low, high, private.shift or 0.0) for x in parts]
-    return torch.cat(facts).nan_to_num().double().numpy(force=True)  # a single row has no sharpness
+    """What each sample is like, in a few numbers that have names: (n, f), the private ones first.
+
+    No difference of them between samples depends on what was subtracted from all of them beforehand: often that is
+    the mean of the private ones, to which these are nearer than unseen ones.
+    """
+    sets = [each.x if each.is_image else each.x[:, columns] for each in (private, unseen)]
+    low, high = (torch.stack([x.amin(0) for x in sets]).amin(0), torch.stack([x.amax(0) for x in sets]).amax(0))
+    middle = torch.stack([x.double().sum(0) for x in sets]).sum(0) / sum(map(len, sets))
+    parts = [part for x in sets for part in x.split(BATCH)]  # in parts, so as not to copy whole sets
+    of = _picture_facts if private.is_image else _vector_facts
+    return torch.cat([of(x, low, high, middle.float()) for x in parts]).double().numpy(force=True)
 
 
-def _picture_facts(x: Tensor, low: Tensor, high: Tensor, zero: float) -> Tensor:
-    """`zero` is what the net sees as zero."""
-    sharpness = x.diff(dim=3).abs().mean((2, 3)) + x.diff(dim=2).abs().mean((2, 3))
+def _picture_facts(x: Tensor, low: Tensor, high: Tensor, middle: Tensor) -> Tensor:
     ends = [(x == bound).float().mean((2, 3)) for bound in (low, high)]
-    zeros = (x == zero).float().mean((1, 2, 3))[:, None]
-    return torch.cat([x.mean((2, 3)), x.flatten(2).std(2), *ends, sharpness, zeros], 1)
+    mean, x = x.mean((2, 3)), x - middle
+    sharpness = x.diff(dim=3).abs().mean((2, 3)) + x.diff(dim=2).abs().mean((2, 3))
+    spread = x.flatten(2).std(2, correction=0)
+    return torch.cat([mean, spread, *ends, sharpness.nan_to_num()], 1)  # a single row has no sharpness
+
+
+def _vector_facts(x: Tensor, low: Tensor, high: Tensor, middle: Tensor) -> Tensor:
+    ends = [(x == bound).float().mean(1, keepdim=True) for bound in (low, high)]
+    return torch.cat([x, (x - middle).abs(), *ends], 1)
 
 
 def _fact_names(samples: Samples, columns: Tensor) -> list[str]:
     if samples.is_image:
         places = [f" of channel {i}" for i in range(samples.shape[0])] if samples.shape[0] > 1 else [""]
-        return [*(name + place for name in OF_A_CHANNEL for place in places), "share of zeros"]
-    return [f"{name} of column {i}" for name in ("mean", "spread") for i in columns.tolist()] + ["share of zeros"]
+        return [name + place for name in OF_A_CHANNEL for place in places]
+    return [f"{name} of column {i}" for name in ("mean", "spread") for i in columns.tolist()] + [
+        *OF_A_CHANNEL[2:4]
+    ]
 
 
 def _values(private: Samples, unseen: Samples, columns: Tensor) -> Floats:
