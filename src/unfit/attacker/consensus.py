@@ -17,7 +17,7 @@ from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescal
 from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
 
 SAME_SOURCE = 0.7  # |correlation| of two candidates that are the same thing
-MOST = 8000  # candidates compared with each other: their correlations take 256 MB
+MOST_COMPARED = 8000  # candidates compared with each other: their correlations take 256 MB
 RELIABILITY = (-1.8, 5.35, -8.0)  # see `reliability`; docs/research/unmixing.md has the measurements
 ROOMY = 0.5  # of the sources that edges can tell apart: with more, runs also agree on what is not there
 CONFIDENT = 0.9  # of the clusters above it 95% were true
@@ -42,8 +42,8 @@ def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
 
     runs: for each run its maps (m, d), in either sign.
     """
-    maps = torch.cat(runs)[:MOST].to(mixtures.weight)
-    origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST].to(maps.device)
+    maps = torch.cat(runs)[:MOST_COMPARED].to(mixtures.weight)
+    origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST_COMPARED].to(maps.device)
     unit = F.normalize(maps, dim=1)
     clusters = [cluster for cluster in find_clusters(unit, origin) if cluster.num_runs > 1]
     if not clusters:

@@ -14,7 +14,7 @@ from torch import Tensor
 MAX_INPUTS = 3  # more dimensions have too many meeting points for random starts to find
 LIVE = 0.05  # of the largest row: smaller neurons never left their start
 FARTHEST = 0.95  # quantile of the kinks' distances from the origin that is taken for the data's size
-NUM_STARTS = 2000  # random points …
+KINK_STARTS = 2000  # random points …
 WIDTHS = (0.1, 0.05, 0.02, 0.01)  # … that move in kernels of these widths, in units of the data's size …
 SHIFTS = 5  # … this often in each
 STAY = 0.01  # of one kink: along directions in which no kink is near, a point stays where it is
@@ -30,7 +30,7 @@ def meeting_points(weight: Tensor, bias: Tensor, most: int, seed: int) -> Tensor
     live = size > LIVE * size.max()
     normal, offset = w[live] / size[live, None], b[live] / size[live]
     unit = float(np.quantile(np.abs(offset), FARTHEST))  # kinks lie as far out as the data
-    x = unit * np.random.default_rng(seed).normal(size=(NUM_STARTS, w.shape[1]))
+    x = unit * np.random.default_rng(seed).normal(size=(KINK_STARTS, w.shape[1]))
     for width in WIDTHS:
         for _ in range(SHIFTS):  # to the weighted least-squares meeting point of the kinks nearby
             gap = x @ normal.T + offset

@@ -20,7 +20,7 @@ from unfit.auditor.report.plots import pairs, shrink
 from unfit.base.pictures import stretch, tiles
 
 COLOURS = ("#1971c2", "#d9480f")  # of the two classes; of several only their margin is shown, in the first
-ATTACKS = {"auto": "#1971c2", "unmix": "#2b8a3e", "fast": "#d9480f", "paper": "#868e96"}
+ATTACK_COLOURS = {"auto": "#1971c2", "unmix": "#2b8a3e", "fast": "#d9480f", "paper": "#868e96"}
 WIDTH = 10  # inches
 DPI = 110
 COLOURS_OF_A_SHEET = 256  # half of the bytes of all, and hardly to be seen
@@ -115,7 +115,7 @@ def lines(axes: Axes, x: Sequence[float], curves: Mapping[str, Sequence[float]],
     for name, values in curves.items():
         attack = name.partition(",")[0]
         style = ":" if name.endswith("unseen") else "-"
-        axes.plot(x, values, style, marker="o", ms=4, color=ATTACKS.get(attack, "#495057"), label=name)
+        axes.plot(x, values, style, marker="o", ms=4, color=ATTACK_COLOURS.get(attack, "#495057"), label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(fontsize=7)
 

@@ -432,13 +432,12 @@ def _table(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
     return Made(draw.table(header, cells), claims)
 
 
-BASELINES = (CIRCLE, N500, MNIST)
 ITEMS = (
     Item(fig1, (N50,), 15),
     Item(fig2, (CIRCLE,), 75),
     Item(fig3, (N500, MNIST), 70),
     Item(fig4, tuple(FIG4.values()), 225),
-    Item(fig5, BASELINES, 210),
+    Item(fig5, (CIRCLE, N500, MNIST), 210),
     Item(fig6, (N100,), 25),
     Item(fig7, (N1000,), 50),
     Item(fig8, (NARROW,), 20),

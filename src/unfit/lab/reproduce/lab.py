@@ -29,6 +29,7 @@ from unfit.auditor.evidence import evidence, examine
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
 from unfit.auditor.sources import read_source
+from unfit.auditor.verdict import BASELINES
 from unfit.base.errors import UnfitError
 from unfit.base.files import Strict, new_file, new_folder, read_json
 from unfit.base.progress import Report, quiet, split
@@ -37,7 +38,6 @@ from unfit.lab.fit import FitSettings
 from unfit.lab.runs import RUN_FILES, fit_run
 
 ATTACKS = ("auto", "fast", "unmix", "paper")
-BASELINES = ("inversion", "weights")
 Data = Literal["cifar10", "mnist", "cifar100", "circle"]
 Value = TypeVar("Value")
 AUDIT_FILES = ("audit.json", "arrays.safetensors")
