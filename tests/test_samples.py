@@ -802,3 +802,14 @@ def test_real_downloads(name, num_train, shape, per_class):
     members = draw(source, 500, 0)
     assert (members.shape, torch.bincount(members.y).tolist()) == (shape, [250, 250])
     assert 0.1 < members.mean.mean() < 0.6
+
+
+def test_unseen_samples_have_the_shares_of_unbalanced_private_ones() -> None:
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    part = Part(np.zeros((100, 4), np.float32), labels, ("a", "b", "c"))
+    private = np.repeat([0, 1], [20, 10])
+    drawn = part.like(private, 15, 0, without=[0, 1])
+    assert np.bincount(labels[drawn], minlength=3).tolist() == [10, 5, 0]
+    assert len(set(drawn.tolist())) == 15
+    assert not {0, 1} & set(drawn.tolist())
+    assert np.bincount(labels[part.like(private, 999, 0)]).tolist() == [60, 30]

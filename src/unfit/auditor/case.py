@@ -16,7 +16,7 @@ from unfit.auditor.arrays import Arrays, as_samples, sample_shape
 from unfit.auditor.exchange import near_copies
 from unfit.auditor.match import vote_factor
 from unfit.auditor.request import AuditRequest
-from unfit.auditor.samples import Samples, Source, draw_unseen
+from unfit.auditor.samples import Part, Samples, Source, draw_unseen
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UnfitError, UsageError
 from unfit.base.files import read_as
@@ -148,16 +148,33 @@ def private_set(request: AuditRequest) -> tuple[Source, Samples]:
 
 
 def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Samples:
-    """Samples the model never saw, balanced: of the same source, or of another if one is named.
+    """Samples the model never saw, classes as in the private set; of the same source, or of another if one is named.
 
     As many as it was trained on, or `num_unseen`; fewer where there are no more.
     """
-    asked, seed = request.num_unseen, request.seed
-    if asked is not None and asked < private.num_classes:
-        raise UsageError(f"{asked} unseen samples are fewer than the {private.num_classes} classes")
+    asked, seed, k = request.num_unseen, request.seed, private.num_classes
+    if asked is not None and asked < k:
+        raise UsageError(f"{asked} unseen samples are fewer than the {k} classes")
     n = asked or len(private)
-    n -= n % private.num_classes
-    if request.unseen is None:
+    counts = private.y.bincount(minlength=k)
+    other = (
+        None if request.unseen is None else read_source(request.unseen, request.classes or source.classes).train
+    )
+    if counts.min() < counts.max():
+        return _unbalanced(source, other, private, n, seed)
+    n -= n % k
+    if other is None:
         return draw_unseen(source, private, n, seed)
-    part = read_source(request.unseen, request.classes or source.classes).train
-    return part.take(part.balanced(min(n, part.largest_balanced()), (seed, 1)))
+    return other.take(other.balanced(min(n, other.largest_balanced()), (seed, 1)))
+
+
+def _unbalanced(source: Source, other: Part | None, private: Samples, n: int, seed: int) -> Samples:
+    """Another mix of classes would tell private from unseen samples by itself."""
+    y = private.y.numpy()
+    places = [(other, None)] if other else [(source.train, private.indices.numpy()), (source.test, None)]
+    drawn = [part.take(part.like(y, n, (seed, 1), without)) for part, without in places if part is not None]
+    if not (fitting := [each for each in drawn if len(each)]):
+        raise UnfitError(
+            "nothing is left for unseen samples in at least one class; name another source with `unseen`"
+        )
+    return max(fitting, key=len)  # the first of those with most

@@ -118,6 +118,18 @@ class Part:
         rng = np.random.default_rng(seed)
         return np.concatenate([rng.choice(pool, n // k, replace=False) for pool in pools])
 
+    def like(self, y: Ints, n: int, seed: int | Sequence[int], without: npt.ArrayLike | None = None) -> Ints:
+        """Draw up to n positions in which classes have the shares that they have in y, and none from `without`."""
+        pools = self._pools(without)
+        shares = np.bincount(y, minlength=len(pools)) / len(y)
+        most = min(len(pool) / share for pool, share in zip(pools, shares, strict=True) if share)
+        counts = np.round(np.floor(min(n, most)) * shares).astype(int)
+        rng = np.random.default_rng(seed)
+        chosen = [
+            rng.choice(pool, min(num, len(pool)), replace=False) for pool, num in zip(pools, counts, strict=True)
+        ]
+        return np.concatenate(chosen)
+
     def largest_balanced(self, without: npt.ArrayLike | None = None) -> int:
         """The largest n that `balanced` accepts; 0 if a class has no samples."""
         return len(self.class_names) * min(map(len, self._pools(without)))
