@@ -148,7 +148,7 @@ def private_set(request: AuditRequest) -> tuple[Source, Samples]:
 
 
 def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Samples:
-    """Samples the model never saw, classes as in the private set; of the same source, or of another if one is named.
+    """Samples the model never saw, of the same source or of another one; classes as in the private set.
 
     As many as it was trained on, or `num_unseen`; fewer where there are no more.
     """
