@@ -325,6 +325,16 @@ def test_a_wrong_seed_is_never_certain() -> None:
         assert "no seed of 32,768 draws this start" in search.why
 
 
+def test_what_the_search_lets_pass_must_still_be_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bar in ("SHORT_BAR", "LONG_BAR"):
+        monkeypatch.setattr(f"unfit.attacker.start.search.{bar}", -99.0)
+    target = moved(drawn(plain))
+    assert find_start(target, seeds=range(100)) is None
+    found = find_start(target, seeds=range(SEED - 20, SEED + 20))
+    assert found is not None
+    assert found.seed == SEED
+
+
 def test_chance_is_bounded_as_it_is_said() -> None:
     """A bound on the probability: correlations of independent numbers exceed it less often than it says."""
     weight = random(200)
@@ -469,6 +479,7 @@ def test_an_untrained_net_is_its_own_start() -> None:
     weights = {name: value.detach() for name, value in initialise(architecture, None, 3).state_dict().items()}
     found = attack(Target(architecture, weights), Auto(seeds=100))
     assert found.facts["start"]["seed"] == 3
+    assert found.facts["spectrum"][0] > 0.1  # of its weights, not of a change that is zero
     assert not found.proven.any()
 
 
