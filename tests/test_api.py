@@ -274,13 +274,13 @@ def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidenc
 def test_a_fine_tuned_module_and_its_base_prove_samples(face_run: Path) -> None:
     _, private = private_set(AuditRequest(target=face_run))
     x, y = private.x[10:30] - private.mean, private.y[10:30]
-    architecture = Architecture((1, 25, 25), (300,), 1, (True, True))
+    architecture = Architecture((1, 25, 25), (1000,), 1, (True, True))
     fitted = fit(architecture, (x, y), (x, y), FitSettings(init=None))
     model, start = (Target(architecture, weights).net() for weights in (fitted.weights, fitted.start))
     candidates = attack(model, base=start)
     assert candidates.facts["estimated_num_samples"] == 20
     assert candidates.proven.sum() >= 10
-    with pytest.raises(UnfitError, match=r"the base is 625-30-1, the model 625-300-1: `base` must be"):
+    with pytest.raises(UnfitError, match=r"the base is 625-30-1, the model 625-1000-1: `base` must be"):
         attack(model, base=nn.Sequential(nn.Flatten(), nn.Linear(625, 30), nn.ReLU(), nn.Linear(30, 1)))
 
 
