@@ -43,6 +43,7 @@ from unfit.auditor.audit import audit
 from unfit.auditor.request import Policy
 from unfit.auditor.samples import Samples, draw, draw_unseen
 from unfit.auditor.sources import read_source
+from unfit.base.errors import UnfitError
 from unfit.base.nets import initialise, parse_architecture
 from unfit.base.target import Target
 from unfit.lab.fit import FitSettings, fit
@@ -146,7 +147,8 @@ def test_nothing_is_proven_without_the_right_start():
     target, start, _, _ = trained("faces", "400-100", 10)
     other = Target(target.architecture, dict(initialise(target.architecture, None, 5).state_dict()), (-1.0, 1.0))
     assert not attack(target, "unmix").proven.any()
-    assert not attack(target, "unmix", other).proven.any()
+    with pytest.raises(UnfitError, match="`base` does not fit"):
+        attack(target, "unmix", other)
     assert not attack(start, "unmix", start).proven.any()  # never trained
 
 
@@ -512,8 +514,9 @@ def test_the_audit_and_its_page_say_what_is_proven():
     assert done.record.estimated_num_samples == 10
     assert all(sample.proven for sample in done.record.samples)
     text = done.to_html()
-    assert "Proven" in text
+    assert "Exact" in text
     assert "certificate" in text
+    assert "gives 10 of its 10 training images away, exactly" in text
     plain = audit(target, members, unseen, attack="weights", policy=Policy(window=3))
     assert plain.record.num_proven == 0
     assert not any(sample.proven for sample in plain.record.samples)
