@@ -203,6 +203,8 @@ def test_a_mixture_of_two_alike_columns_is_no_proof(planted):
     pure = purify(change, mixture)
     cosine = torch.nn.functional.cosine_similarity(pure[None], columns).abs()
     assert cosine.max() > 0.999
+    (proven,) = add_proven(change, columns[:0], mixture[None].float(), bar=90)
+    assert torch.nn.functional.cosine_similarity(proven[None], columns).abs().max() > 0.999
     alone = purify(change, columns[5])
     assert torch.equal(alone, columns[5])
     kept = drop_mixtures(torch.cat([columns, mixture[None]]))

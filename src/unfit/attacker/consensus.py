@@ -24,8 +24,8 @@ CONFIDENT = 0.9  # of the clusters above it 95% were true
 COLUMNS_RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal: clusters may be alike
 SMOOTH = 50.0  # slope of the gates, as in the KKT attack
 LARGEST_COSINE = 0.999  # so that its atanh is finite
-LOUDEST = 2.0  # standard deviations: beyond it evidence is cut off, so that one outlier does not decide
-BIAS_WEIGHT = 0.5  # the bias is the weaker evidence: alone it finds 69% of the signs, the KKT direction 76%
+LOUDEST = 2.0  # standard deviations, so that one kind of evidence cannot outvote the other; 4 give the same signs
+BIAS_WEIGHT = 0.5  # it is the weaker evidence: alone the bias finds 69% of the signs, the KKT direction 76%
 
 
 @dataclass(frozen=True, eq=False)

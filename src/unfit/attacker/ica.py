@@ -10,10 +10,12 @@ from torch import Tensor
 Contrast = Literal["root", "log"]
 
 POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
-ROOT_EPS, LOG_EPS = 0.01, 0.1  # of a whitened edge's mean square, 1: they round off the densities' cusp at zero
+# ε of the densities rounds off their cusp at zero; edges have mean square 1. On CIFAR-10, n=100, a run finds 62 to
+# 64 samples, and 57 to 68 with an ε three to ten times larger or smaller.
+ROOT_EPS, LOG_EPS = 0.01, 0.1
 STANDS_STILL = 1e-6  # 1 − |cosine| of the source that moved most in an iteration
-LEAST_CURVATURE = 1e-2  # of a pair of sources: where it is near zero or negative, a Newton step would be endless
-LONGEST_STEP = 0.3  # of ‖B‖: far from the end a whole Newton step may lead away
+LEAST_CURVATURE = 1e-2  # of a pair of sources: near zero a Newton step would have no end; 10⁻³ to 0.1 find as many
+LONGEST_STEP = 0.3  # of ‖B‖: a safeguard far from the end; 0.1 finds as many, and so does no limit
 FLATTEST = 1e-12  # of the largest variance: a direction without edges (a flat image) must not become noise
 
 

@@ -34,7 +34,7 @@ class Unmix(Method):
     method: Literal["unmix"] = "unmix"
     ranks: tuple[PositiveFloat, ...] = (0.7, 0.85, 1.0, 1.2)  # times the number of directions above the noise edge
     runs: tuple[tuple[Contrast, bool], ...] = (("root", True), ("log", True), ("root", False))  # and orthogonal?
-    iterations: PositiveInt = 300  # orthogonal runs stand still by then
+    iterations: PositiveInt = 300  # orthogonal runs stand still after about 250
 
     title = "unmix"
 
