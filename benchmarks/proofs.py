@@ -3,7 +3,7 @@
 Small nets are trained on few samples by the plain PyTorch code below, from a start that `peel` is given, and every proven
 picture is compared with the samples. It is right if one of them has a correlation above 0.99 with it and lies within a
 tenth of its own length. RESULTS gains a line of JSON for each net, and a run goes on where the last one ended. DATA holds
-cifar-10-batches-bin and mnist. Three proofs a second on one core.
+cifar-10-batches-bin and mnist. About three proofs a second on one core.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def prove(kind: str, seed: int, data: Path) -> dict[str, Any]:
 
 
 def upper(false: int, proofs: int, level: float = 0.95) -> float:
-    """Clopper and Pearson's upper bound of the rate, one-sided: three proofs in n where none of n is false."""
+    """Clopper and Pearson's upper bound of the rate, one-sided: 3 / n where none of n is false."""
     return 1.0 if not proofs else float(beta.ppf(level, false + 1, proofs - false))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,17 @@ def test_another_base_is_noticed(standard_run: Path) -> None:
     assert not applying(found)["peel"]
     assert "no visible end" in why(found, "peel")
     assert any("not plain gradient steps from this base alone" in note for note in found.notes)
+
+
+def test_a_merged_adapter_is_not_taken_for_samples() -> None:
+    base = untrained()
+    random = torch.Generator().manual_seed(0)
+    name, (w, d) = "layer1.weight", base.weights["layer1.weight"].shape
+    update = torch.randn(w, 8, generator=random) @ torch.randn(8, d, generator=random)
+    found = preflight(replace(base, weights=base.weights | {name: base.weights[name] + 0.01 * update}), base)
+    assert (found.rank, found.estimated_num_samples) == (8, None)
+    assert any(note.startswith("rank 8; an update of low rank such as a merged adapter") for note in found.notes)
+    assert "as a merged adapter's is" in why(found, "peel")
 
 
 @pytest.mark.parametrize("scale", [None, 1e-4])

@@ -17,6 +17,7 @@ from unfit.auditor.request import Policy
 SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
 NEARLY = 0.05  # … but more seldom than this it is a reason to look again: an audit must not pass on it
 ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search for a sufficient number goes
+FALSE_PROOFS = "of 3,304 such proofs in tests with known samples 1 was false"  # benchmarks/proofs.py
 BASELINES = ("weights", "inversion")
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
 ATTACKERS: dict[Attacker, str] = {
@@ -77,7 +78,8 @@ def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
     leaks = []
     if found.num_exact > policy.max_recovered:
         leaks.append(
-            f"{found.num_exact} of {found.num_samples} training samples come back with a proof that needs no data"
+            f"{found.num_exact} of {found.num_samples} training samples come back with a proof that needs no data "
+            f"({FALSE_PROOFS})"
         )
     num = found.num(policy.fail_on)
     comparable = not sight.differences

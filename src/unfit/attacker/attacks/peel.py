@@ -114,7 +114,9 @@ class Peel(Method):
             return "the first layer is a convolution"
         if mixtures.bias is None:
             return "the first layer has no bias"
-        return None if mixtures.num_samples else "the change since the base does not show the number of samples"
+        if mixtures.num_samples is None and mixtures.span.ends:
+            return "the change since the base is of low rank, but not by samples, as a merged adapter's is"
+        return None if mixtures.num_samples else "the change since the base has no visible end"
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         n, w = mixtures.num_samples, len(mixtures.weight)
