@@ -17,7 +17,7 @@ from torch import Tensor
 from unfit.auditor.calibration import roc
 from unfit.auditor.record import OF_SAMPLES, OF_UNSEEN, Attacker, Record
 from unfit.auditor.report import plots
-from unfit.auditor.verdict import ATTACKERS, SIGNIFICANT, how_often
+from unfit.auditor.verdict import ATTACKERS, FALSE_PROOFS, SIGNIFICANT, how_often
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_file
 from unfit.base.pictures import data_uri
@@ -56,6 +56,7 @@ def page(record: Record, arrays: Arrays) -> str:
         audit=record,
         headline=headline(record),
         attacker=ATTACKERS[record.attacker],
+        false_proofs=FALSE_PROOFS,
         classes=_classes(record),
         data=_data(record, arrays),
         sheets=_sheets(record, arrays) if record.similarity.window else {},
