@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit import Policy, UnfitError, audit, draw, read_source
+from unfit import Auto, Policy, UnfitError, audit, draw, read_source
 
 Truth = Literal["leaks", "strangers", "blind"]
 Pair = tuple[Tensor, Tensor]
+SEEDS = 1 << 20  # the models are seeded with small numbers; trying all seeds takes minutes where none fits
 FORBIDDEN = {"leaks": "pass", "strangers": "leak", "blind": "pass"}
 
 
@@ -489,7 +490,8 @@ def main(data: Path, names: list[str]) -> int:
 def verdict(question: Question) -> tuple[str, str]:
     """What the audit says; an error refuses to say anything, which is not a pass."""
     try:
-        done = audit(question.model, question.private, question.unseen, **question.more)
+        attack = Auto(seeds=SEEDS)
+        done = audit(question.model, question.private, question.unseen, attack=attack, **question.more)
     except UnfitError as error:
         return "inconclusive", f"refused: {error}"
     return done.verdict, "; ".join(done.record.reasons)
