@@ -57,7 +57,9 @@ def test_fit_attack_audit(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] in printed
 
 
-@pytest.mark.parametrize("words", [("kkt",), ("kkt", "--num-candidates", 20), ("inversion", "--num-candidates", 20), ("weights",)])
+@pytest.mark.parametrize(
+    "words", [("kkt",), ("kkt", "--num-candidates", 20), ("inversion", "--num-candidates", 20), ("weights",)]
+)
 def test_every_attack_writes_candidates(
     run: Run, face_run: Path, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
