@@ -47,7 +47,7 @@ def main(data: Path) -> None:
             case, found = case_of(net, private, unseen), attack(net)
             own, others = (match(found.x, each, case.mean) for each in (case.private, case.unseen))
             print(f"| {name} n={n}, {kind} | {row(own.similarity, others.similarity)} |", flush=True)
-            if name != "mnist" and kind == "weight decay":
+            if name == "cifar10":
                 strips.append(strip(own, case.private.x, others, case.unseen.x))
     whole = Image.new("RGB", (max(s.width for s in strips), sum(s.height for s in strips)), "white")
     for i, each in enumerate(strips):
