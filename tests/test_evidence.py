@@ -69,7 +69,7 @@ def found(traces: int, recognisable: int, proven: int, n: int, num_unseen: int, 
     return Found(traces, max(recognisable, proven), proven, n, num_unseen, p_value)
 
 
-DONE = Effort("auto", "finished", 30.0, 500, rank=20, capacity=80, attacker="blind")
+DONE = Effort("auto", "finished", 30.0, 500, rank=20, capacity=80, estimated=None, attacker="blind")
 SILENT = Sight(oracle_p_value=0.4, num_held=0)
 
 
@@ -100,6 +100,9 @@ SILENT = Sight(oracle_p_value=0.4, num_held=0)
         ((0, 0, 0), {"method": "weights"}, {}, {}, "inconclusive", "baseline"),
         # too little power
         ((0, 0, 0), {"capacity": 39}, {}, {}, "inconclusive", "about 39 samples apart"),
+        ((0, 0, 0), {"rank": 81}, {}, {}, "inconclusive", "they hold 81"),  # 40 of them were given
+        ((0, 0, 0), {"estimated": 81}, {}, {}, "inconclusive", "about 81 samples, and 40 were given"),
+        ((0, 0, 0), {"estimated": 80}, {}, {}, "pass", "0 of 40"),
         ((0, 0, 0), {}, {"oracle_p_value": 0.04, "num_held": 7}, {}, "inconclusive", "react to 7 of 40"),
         # sets that cannot be compared say nothing, either way; a proof needs no comparison
         ((23, 9, 0), {}, {"differences": ["brighter"]}, {}, "inconclusive", "brighter"),

@@ -280,6 +280,7 @@ def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
         num_candidates=len(pool),
         rank=facts["rank"],
         capacity=min(DIRECTIONS_SHARED * facts["rank"], tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
+        estimated=facts["estimated_num_samples"],
         attacker=_attacker(pool),
     )
 

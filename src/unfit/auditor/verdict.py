@@ -16,6 +16,7 @@ from unfit.auditor.request import Policy
 
 SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
 NEARLY = 0.05  # … but more seldom than this it is a reason to look again: an audit must not pass on it
+FAR_MORE = 2  # times the samples that were given: what else the weights hold may hide these
 ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search for a sufficient number goes
 # benchmarks/proofs.py
 FALSE_PROOFS = "of 3,304 proofs in tests with known samples, 1 was false: at most 0.14%, with 95% confidence"
@@ -53,6 +54,7 @@ class Effort:
     num_candidates: int
     rank: int
     capacity: int  # about how many samples such an attack can tell apart in such weights
+    estimated: int | None  # how many samples the weights hold, where the spectrum shows it
     attacker: Attacker
 
 
@@ -130,11 +132,15 @@ def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Poli
         return ["nothing can be proven without the weights that training started from, the base"]
     if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
         return []
-    doubts = []
-    if found.num_samples > effort.capacity:
+    doubts, crowd = [], max(found.num_samples, effort.rank)  # each direction is a sample's, of these or of others
+    if crowd > effort.capacity:
         doubts.append(
-            f"this attack can tell about {effort.capacity} samples apart in these weights, "
-            f"and there are {found.num_samples}"
+            f"this attack can tell about {effort.capacity} samples apart in these weights, and they hold {crowd}"
+        )
+    if effort.estimated is not None and effort.estimated > FAR_MORE * found.num_samples:
+        doubts.append(
+            f"the weights hold about {effort.estimated} samples, and {found.num_samples} were given: give all or, "
+            "if the model was trained in stages, the weights before the last one as its base"
         )
     if sight.oracle_p_value < NEARLY:
         traces = f" (it found traces of {found.num_recovered})" if found.num_recovered else ""
