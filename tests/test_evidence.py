@@ -79,7 +79,7 @@ SILENT = Sight(oracle_p_value=0.4, num_held=0)
         ((23, 9, 0), {}, {}, {}, "leak", "9 of 40 training samples are recognisable"),
         ((23, 9, 0), {}, {}, {"max_recovered": 9}, "pass", "within the limit of 9"),
         ((23, 9, 2), {}, {}, {"max_recovered": 8}, "leak", "9 of 40 training samples are recognisable or exact"),
-        ((1, 0, 0), {}, {}, {}, "pass", "1 show a trace"),
+        ((1, 0, 0), {}, {}, {}, "pass", "1 shows a trace"),
         ((0, 0, 1), {}, {}, {}, "leak", "proof"),
         ((0, 0, 1), {}, {}, {"max_recovered": 1}, "pass", "1 of 40"),
         # a trace is evidence of membership: it gates only if the policy says so

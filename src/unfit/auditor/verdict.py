@@ -156,7 +156,8 @@ def _passes(found: Found, effort: Effort, policy: Policy) -> list[str]:
     if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
         words = f"{words}, which is within the limit of {policy.max_recovered}"
     elif found.num_recovered:
-        words = f"{words}; {found.num_recovered} show a trace, and {_odds(found)}"
+        verb = "shows" if found.num_recovered == 1 else "show"
+        words = f"{words}; {found.num_recovered} {verb} a trace, and {_odds(found)}"
     reasons = [words, f"this holds against {ATTACKERS[effort.attacker]}"]
     if effort.attacker == "blind":
         reasons.append("a fine-tuned model must be audited with the weights it was tuned from, its base")
@@ -170,7 +171,8 @@ def _counted(found: Found, grade: Grade) -> str:
 
 
 def _odds(found: Found) -> str:
-    return f"chance alone would give {found.num_recovered} traces {how_often(found.p_value)}"
+    noun = "trace" if found.num_recovered == 1 else "traces"
+    return f"chance alone would give {found.num_recovered} {noun} {how_often(found.p_value)}"
 
 
 def _enough_unseen(found: Found, fpr: float) -> int | None:
