@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unfit import AuditRequest, UnfitError
 from unfit.attacker.mixtures import check_base, read_mixtures
-from unfit.auditor.case import read_case
+from unfit.auditor.case import case_of, read_case
 from unfit.auditor.grades import count, grade, recognisable_line
 from unfit.auditor.oracle import Oracle, consult, reactions
 from unfit.base.nets import initialise
@@ -86,3 +86,20 @@ def test_grades_go_from_proof_to_trace() -> None:
     grades = [grade(*each, line=0.6) for each in cases]
     assert grades == ["exact", "recognisable", "trace", None]
     assert [count(grades, least) for least in ("trace", "recognisable", "exact")] == [3, 2, 1]
+
+
+def test_a_copy_among_the_unseen_samples_is_left_out_of_the_control() -> None:
+    """It would raise the threshold above every reconstruction, and hide the leak."""
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.rand(40, 1, 8, 8, generator=random), torch.arange(40) % 2
+    private, unseen = (x[:20], y[:20]), (x[20:].clone(), y[20:])
+    unseen[0][3] = private[0][7] + 1e-6
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.ReLU(), torch.nn.Linear(10, 1)
+    )
+    case = case_of(model, private, unseen)
+    assert (case.num_copies, len(case.unseen)) == (1, 19)
+    assert torch.equal(case.unseen.x[3], unseen[0][4])
+    unseen[0][:3] = private[0][:3]
+    with pytest.raises(UnfitError, match="4 of 20 unseen samples are private ones"):
+        case_of(model, private, unseen)

@@ -17,8 +17,7 @@ GRADE_WORDS: Final[dict[Grade, str]] = {
 }
 PICTURE_LINE = HIGH  # SSIM: above it a person recognises nearly every picture (docs/method.md shows both sides)
 VECTOR_LINE = 0.75  # an error of a quarter of the vector's length
-RARE = 0.001  # share of the unseen samples that may pass for recognisable
-RARE_TAIL = 3.09  # standard deviations above the mean that a share RARE of a normal distribution exceeds
+RARE_TAIL = 3.09  # standard deviations above the mean, which 1 in 1,000 of a normal distribution exceeds
 
 
 def recognisable_line(unseen_similarity: Tensor, threshold: float, is_image: bool) -> float:
