@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from unfit.attacker.candidates import Part
 from unfit.attacker.ica import tellable
 from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
-from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
+from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, outputs_of, predicted
 
 SAME_SOURCE = 0.7  # |correlation| of two candidates that are the same thing
 MOST_COMPARED = 8000  # candidates compared with each other: their correlations take 256 MB
@@ -93,12 +93,11 @@ def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
     The columns α of all candidates together come from least squares on W1. Evidence for a sign: α is along the KKT
     direction of the candidate's own label, and the bias b1 = Σ α_i has α with a positive weight.
     """
-    layers: Layers = [mixtures.gates, *mixtures.later]
     gram = x @ x.T
     gram.diagonal().add_(COLUMNS_RIDGE * gram.diagonal().mean())
     columns = torch.linalg.solve(gram, x @ mixtures.weight.T)  # (c, w)
     unit = F.normalize(columns, dim=1)
-    (plus, label), (minus, other) = (_agreement(layers, sign * x, sign * unit) for sign in (1.0, -1.0))
+    (plus, label), (minus, other) = (_agreement(mixtures.stack, sign * x, sign * unit) for sign in (1.0, -1.0))
     evidence = _standard(torch.atanh(plus) - torch.atanh(minus))
     if mixtures.bias is not None:
         weight = torch.linalg.lstsq(columns.T, mixtures.bias[:, None]).solution[:, 0]
@@ -107,11 +106,11 @@ def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
     return torch.where(right[:, None], x, -x), torch.where(right, label, other)
 
 
-def _agreement(layers: Layers, x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _agreement(stack: Stack, x: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine of each column with the KKT direction of its candidate, labelled as the network labels it."""
-    phi = forward(layers, x, SMOOTH)[2]
+    phi = outputs_of(stack, x, SMOOTH)
     label = predicted(phi)
-    signals = candidate_signals(layers, x, label, choose_score("auto", phi.shape[1]), SMOOTH)[:, 0]
+    signals = candidate_signals(stack, x, label, choose_score("auto", phi.shape[1]), SMOOTH)[:, 0]
     return F.cosine_similarity(signals, columns).clamp(-LARGEST_COSINE, LARGEST_COSINE), label
 
 

@@ -34,5 +34,5 @@ def pass_operations(architecture: Architecture) -> int:
     """Multiplications for one sample through all layers."""
     first, *later = map(math.prod, architecture.layer_shapes)
     if architecture.conv:
-        first *= math.prod(side - architecture.conv[0] + 1 for side in architecture.input_shape[1:])
+        first *= math.prod(architecture.map_shape[1:])
     return first + sum(later)

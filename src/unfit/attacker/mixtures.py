@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.decay import read_decay
 from unfit.attacker.span import Span, live, read_span, visible_num_samples, visible_rank
+from unfit.attacker.stationarity import Layers, Opaque, Stack
 from unfit.base.errors import UnfitError
 from unfit.base.nets import device, layers_of
 from unfit.base.target import Target
@@ -32,11 +33,26 @@ class Mixtures:
     bias: Tensor | None
     shape: tuple[int, ...]
     conv: nn.Conv2d | None
-    later: list[tuple[Tensor, Tensor | None]]
+    later: Layers  # none where what follows is not dense layers and ReLUs
     gates: tuple[Tensor, Tensor | None]  # weight and bias that decide which neurons are on: the target's own
     limits: tuple[float, float] | None  # of each value of a map
-    start: list[tuple[Tensor, Tensor | None]] | None = None  # the base's dense layers, if there is a base
+    start: Layers | None = None  # the base's dense layers, if there is a base
     decay: float = 1.0  # what weight decay left of the base: `weight` is W − decay · W₀
+
+    @property
+    def stack(self) -> Stack:
+        """The attacked layer and what follows, as trained."""
+        return _stack([self.gates, *self.later], self.target)
+
+    @property
+    def start_stack(self) -> Stack | None:
+        """The same as training found it."""
+        return None if self.start is None or self.base is None else _stack(self.start, self.base)
+
+    @property
+    def relu(self) -> bool:
+        """Whether a ReLU follows the attacked layer."""
+        return self.target.architecture.tail is None or (self.target.whole is not None and self.target.whole.relu)
 
     @cached_property
     def span(self) -> Span:
@@ -75,8 +91,9 @@ class Mixtures:
 
     def inputs(self, maps: Tensor) -> Tensor:
         """The inputs that these maps (m, d) come from, up to scale after a convolution: (m, *input shape)."""
-        maps = maps.view(len(maps), *self.shape)
-        return maps if self.conv is None else back_through(self.conv, maps)
+        if self.conv is None:
+            return maps.view(len(maps), *self.target.architecture.input_shape)
+        return back_through(self.conv, maps.view(len(maps), *self.shape))
 
 
 def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
@@ -89,10 +106,10 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
         decay, bias_decay = read_decay(dense[0], start[0])
         weight = weight - decay * start[0][0]
         bias = bias if bias is None or start[0][1] is None else bias - bias_decay * start[0][1]
-    shape = target.architecture.input_shape
-    if conv is not None:
-        shape = (conv.out_channels, *(side - conv.kernel_size[0] + 1 for side in shape[1:]))
-    limits = (0.0, torch.inf) if conv is not None else target.input_range
+    whole, architecture = target.whole, target.architecture
+    is_positive = conv is not None or (whole is not None and whole.is_positive)
+    shape = (whole and whole.map_shape) or (architecture.input_shape if conv is None else architecture.map_shape)
+    limits = (0.0, torch.inf) if is_positive else target.input_range
     return Mixtures(target, base, weight, bias, shape, conv, dense[1:], dense[0], limits, start, decay)
 
 
@@ -108,12 +125,18 @@ def check_base(mixtures: Mixtures) -> None:
         )
 
 
-def _layers(target: Target) -> tuple[nn.Conv2d | None, list[tuple[Tensor, Tensor | None]]]:
+def _stack(layers: Layers, target: Target) -> Stack:
+    return layers if target.architecture.tail is None else Opaque(layers[0], target.split)
+
+
+def _layers(target: Target) -> tuple[nn.Conv2d | None, Layers]:
     """The convolution, if there is one, and the dense layers. A kernel as large as the inputs is a dense layer."""
+    if target.architecture.tail is not None:
+        bias = target.weights.get("layer1.bias")
+        pair = target.weights["layer1.weight"].to(device()), None if bias is None else bias.to(device())
+        return None, [pair]
     layers = layers_of(target.net().to(device()).requires_grad_(False))
-    dense: list[tuple[Tensor, Tensor | None]] = [
-        (layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)
-    ]
+    dense: Layers = [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
     first = layers[0]
     if not isinstance(first, nn.Conv2d):
         return None, dense
@@ -133,4 +156,5 @@ def back_through(conv: nn.Conv2d, maps: Tensor) -> Tensor:
     Inverting exactly would blow errors up, since trained kernels are few in effect; the transpose is the first
     step towards it, and on real maps better than any regularised inverse (docs/method.md).
     """
-    return F.conv_transpose2d(maps - maps.mean((2, 3), keepdim=True), conv.weight)
+    assert not isinstance(conv.padding, str)
+    return F.conv_transpose2d(maps - maps.mean((2, 3), keepdim=True), conv.weight, padding=conv.padding)

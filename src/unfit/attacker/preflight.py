@@ -17,7 +17,7 @@ from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import forecast
-from unfit.base.modules import HINTS, as_base, as_target
+from unfit.base.modules import as_base, as_target
 from unfit.base.target import NotPlainError, Target, Weights, load_base, load_target
 
 STANDARD = 0.1  # relative difference of the noise from a standard start's
@@ -63,9 +63,14 @@ class Preflight:
         return {"applies": self.applies, **asdict(self)}
 
 
-def preflight(model: Target | nn.Module, base: Target | nn.Module | None = None) -> Preflight:
+def preflight(
+    model: Target | nn.Module,
+    base: Target | nn.Module | None = None,
+    layer: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> Preflight:
     """Look at a target, or at its change since the base, and attack nothing."""
-    target = as_target(model)
+    target = as_target(model, input_shape, layer=layer)
     mixtures, layers = read_mixtures(target, as_base(base, target)), _layers(target)
     notes = [
         _on_samples(mixtures),
@@ -111,7 +116,7 @@ def not_covered(found: Weights) -> Preflight:
 
 
 REASONS = {
-    "BatchNorm": HINTS["BatchNorm"],
+    "BatchNorm": "it mixes the samples of a batch, so the weights are not a sum over samples",
     "attention": "its weights serve all positions at once, so they are not sums over samples",
     "recurrent layer": "its weights serve all steps at once, so they are not sums over samples",
     "convolution": "attacks reach through one at most, the first layer",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,12 +21,15 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.candidates import share_out
 from unfit.base.errors import NotApplicableError, UsageError, unknown
+from unfit.base.target import Target
+from unfit.base.whole import Whole
 
 Score = Literal["auto", "binary", "multiclass", "any"]
 RunnerUp = Literal["max", "soft"]
 Weigh = Callable[[Tensor], Tensor]
 """From the outputs Φ (m, k) of the candidates to their weights g (m, k)."""
 Layers = list[tuple[Tensor, Tensor | None]]
+"""Dense layers with ReLUs in between."""
 
 CANDIDATES_PER_DIRECTION = 3  # of the span; H22 takes two for each sample, but the number of samples is not known
 SUPPORTED = (
@@ -38,6 +42,17 @@ SUPPORTED = (
     nn.AdaptiveAvgPool2d,
     nn.Identity,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """A first dense layer, and whatever follows it."""
+
+    first: tuple[Tensor, Tensor | None]
+    whole: Whole
+
+
+Stack = Layers | Opaque
 
 
 class SmoothReLU(torch.autograd.Function):
@@ -125,13 +140,28 @@ def first_signals(layers: Layers, sums: list[Tensor], g: Tensor, alpha: float) -
     return delta
 
 
+def first_of(stack: Stack) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the first dense layer."""
+    return stack.first if isinstance(stack, Opaque) else stack[0]
+
+
+def outputs_of(stack: Stack, x: Tensor, alpha: float) -> Tensor:
+    """Φ of maps (m, d): (m, k)."""
+    if isinstance(stack, Opaque):
+        return stack.whole.finish(x, F.linear(x, *stack.first))
+    return forward(stack, x, alpha)[2]
+
+
 def predicted(phi: Tensor) -> Tensor:
     """The classes that outputs (m, k) stand for."""
     return (phi[:, 0] > 0).long() if phi.shape[1] == 1 else phi.argmax(1)
 
 
-def candidate_signals(layers: Layers, u: Tensor, label: Tensor, score: Score, alpha: float) -> Tensor:
+def candidate_signals(stack: Stack, u: Tensor, label: Tensor, score: Score, alpha: float) -> Tensor:
     """∂s/∂z¹ of each candidate for multiplier 1: (m, q, w); `any` has one for each output, else q = 1."""
+    if isinstance(stack, Opaque):
+        return opaque_signals(stack, u, label, score)[:, None]
+    layers = stack
     _, sums, phi = forward(layers, u, alpha)
     m, k = phi.shape
     if score != "any":
@@ -139,6 +169,15 @@ def candidate_signals(layers: Layers, u: Tensor, label: Tensor, score: Score, al
         return first_signals(layers, sums, g, alpha)[:, None]
     each = torch.eye(k, device=u.device)
     return torch.stack([first_signals(layers, sums, row.expand(m, k), alpha) for row in each], 1)
+
+
+def opaque_signals(stack: Opaque, u: Tensor, label: Tensor, score: Score) -> Tensor:
+    """∂s/∂z¹ through whatever follows, with the derivatives that it has: (m, w)."""
+    sums = F.linear(u, *stack.first).detach().requires_grad_()
+    phi = stack.whole.finish(u, sums)
+    g = weigh(score, label, torch.ones(len(u), device=u.device), "soft")(phi.detach())
+    (signals,) = torch.autograd.grad(phi, sums, g)
+    return signals
 
 
 def general_stationarity(net: nn.Module, x: Tensor, weights: Weigh, alpha: float) -> list[Tensor]:
@@ -182,10 +221,18 @@ def dense_layers(net: nn.Module) -> Layers | None:
     ]
 
 
-def check_layers(net: nn.Module) -> None:
+def check_layers(target: Target) -> None:
     """Refuse a net that the objective does not cover, before a solver starts; one message lists everything."""
+    if target.architecture.tail is not None:
+        raise NotApplicableError(f"the KKT attack cannot be run: {uncovered(target)}")
+    net = target.net()
     infinite = [name for name, p in net.named_parameters() if not p.isfinite().all()]
     _refuse(_unsupported(net) + [f"{name} has values that are NaN or infinite" for name in infinite])
+
+
+def uncovered(target: Target) -> str:
+    """Why stationarity cannot be written down for a net that was split."""
+    return f"after the first dense layer it covers dense layers and ReLUs alone, not {target.architecture.tail}"
 
 
 def _unsupported(net: nn.Module) -> list[str]:

@@ -35,7 +35,7 @@ def as_samples(
         problems += [f"{name}: found labels {listed(strange)}, expected {listed(classes)}"] if strange else []
     if problems:
         raise UnfitError("the samples cannot be used: " + "; ".join(problems))
-    shift, scale = _range(torch.cat([x, other_x])) if len(shape) == 3 else (0.0, 1.0)
+    shift, scale = value_range(torch.cat([x, other_x])) if len(shape) == 3 else (0.0, 1.0)
     return _samples(x, y, classes, shift, scale), _samples(other_x, other_y, classes, shift, scale)
 
 
@@ -122,7 +122,7 @@ def _classes(y: Tensor, num_outputs: int) -> list[int]:
     return found
 
 
-def _range(x: Tensor) -> tuple[float, float]:
+def value_range(x: Tensor) -> tuple[float, float]:
     """(shift, scale) such that x = (picture − shift) · scale with pictures in [0, 1]."""
     low, high = float(x.min()), float(x.max())
     if (low >= 0 and high <= 1) or low == high:

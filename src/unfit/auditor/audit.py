@@ -117,6 +117,7 @@ def audit(
     *,
     attack: Method | str = "auto",
     base: Target | nn.Module | None = None,
+    layer: str | None = None,
     candidates: Candidates | str | Path | None = None,
     policy: Policy | None = None,
     progress: Report = quiet,
@@ -125,11 +126,11 @@ def audit(
 
     `private` is what the model was trained on, `unseen` at least as many samples of the same kind that it never
     saw: the control. Either (x, y), tensors or arrays, x exactly as the model sees it; or `Samples` as stored,
-    less the mean of the private ones. `attack` is a name or a value such as `Unmix(seed=1)`. `candidates` that
-    were made from this model before (they themselves, their file, or the folder of a sweep) are searched instead
-    of attacking.
+    less the mean of the private ones. `attack` is a name or a value such as `Unmix(seed=1)`. `layer` names the
+    dense layer to attack, if not the first that sees each sample once. `candidates` that were made from this
+    model before (they themselves, their file, or the folder of a sweep) are searched instead of attacking.
     """
-    case, policy, value = case_of(model, private, unseen, base), policy or Policy(), as_attack(attack)
+    case, policy, value = case_of(model, private, unseen, base, layer), policy or Policy(), as_attack(attack)
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     attacking, matching = split(progress, (ATTACK_SHARE, MATCH_SHARE))

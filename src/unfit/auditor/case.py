@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from unfit.attacker.mixtures import Mixtures, read_mixtures
-from unfit.auditor.arrays import Arrays, as_samples, sample_shape
+from unfit.auditor.arrays import Arrays, as_samples, sample_shape, value_range
 from unfit.auditor.exchange import near_copies
 from unfit.auditor.match import vote_factor
 from unfit.auditor.request import AuditRequest
@@ -37,6 +37,12 @@ class Case:
     unseen: Samples
     source: Source | None = None
     num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
+    originals: tuple[Samples, Samples] | None = None  # where both sets are features: what they were made of
+
+    @property
+    def given(self) -> tuple[Samples, Samples]:
+        """Both sets as people know them."""
+        return self.originals or (self.private, self.unseen)
 
     @cached_property
     def mixtures(self) -> Mixtures:
@@ -98,14 +104,38 @@ def without_copies(private: Samples, unseen: Samples) -> tuple[Samples, int]:
 
 
 def case_of(
-    model: Target | nn.Module, private: Arrays, unseen: Arrays, base: Target | nn.Module | None = None
+    model: Target | nn.Module,
+    private: Arrays,
+    unseen: Arrays,
+    base: Target | nn.Module | None = None,
+    layer: str | None = None,
 ) -> Case:
     """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
-    target = as_target(model, sample_shape(private))
-    architecture = target.architecture
-    own, others = as_samples(private, unseen, architecture.input_shape, architecture.num_outputs)
-    others, num_copies = without_copies(own, others)
-    return Case(target, as_base(base, target), own, others, num_copies=num_copies)
+    target = as_target(model, sample_shape(private), layer=layer)
+    own, others = as_samples(private, unseen, target.sample_shape, target.architecture.num_outputs)
+    return case_with(target, as_base(base, target), own, others)
+
+
+def case_with(
+    target: Target, base: Target | None, private: Samples, unseen: Samples, source: Source | None = None
+) -> Case:
+    """Leave out copies, and push both sets through the prefix of a model that has one."""
+    unseen, num_copies = without_copies(private, unseen)
+    if not target.has_prefix or private.shape != target.sample_shape:  # which `Case.check` refuses
+        return Case(target, base, private, unseen, source, num_copies)
+    features = as_features(target, private, unseen)
+    return Case(target, base, *features, source, num_copies, (private, unseen))
+
+
+def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
+    """What enters the attacked layer for each sample; where that is a picture still, in [0, 1] as pictures are."""
+    x, others = (target.split.features(each.centred(private.mean).x) for each in (private, unseen))
+    shift, scale = value_range(torch.cat([x, others])) if target.is_image else (0.0, 1.0)
+    first, second = (
+        replace(samples, x=each / scale + shift, shift=shift, scale=scale, are_features=True)
+        for samples, each in ((private, x), (unseen, others))
+    )
+    return first, second
 
 
 class Members(BaseModel):
@@ -123,8 +153,7 @@ def read_case(request: AuditRequest) -> Case:
     target = load_target(request.target)
     base = load_base(request.base, target) if request.base else None
     source, private = private_set(request)
-    unseen, num_copies = without_copies(private, unseen_set(request, source, private))
-    return Case(target, base, private, unseen, source, num_copies)
+    return case_with(target, base, private, unseen_set(request, source, private), source)
 
 
 def private_set(request: AuditRequest) -> tuple[Source, Samples]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unfit.attacker.ica import tellable
+from unfit.attacker.invert import invert
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start import find_start
 from unfit.attacker.start.twister import SEEDS
@@ -44,12 +45,14 @@ from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
 from unfit.auditor.verdict import Effort, Found, Sight, decide
 from unfit.base.errors import MisfitError
+from unfit.base.pictures import stretch
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 
 SAME_SAMPLE = 0.9  # correlation above which a proven candidate is taken to be this sample
 RATES = (0.01, 0.001)  # false-positive rates that are reported where there are enough unseen samples
 DIRECTIONS_SHARED = 4  # samples for each direction above the noise; with more, only what many share stands out
+MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
 
@@ -65,7 +68,7 @@ class Examined:
 def examine(case: Case, policy: Policy) -> Examined:
     """Look at the samples before anything is attacked; refuse those that cannot be samples of this net."""
     case.check(policy.window)
-    return Examined(check_fit(case), compare_sets(case.private, case.unseen))
+    return Examined(check_fit(case), compare_sets(*case.given))
 
 
 def refuse_misfit(fitting: Fitting) -> None:
@@ -97,7 +100,7 @@ def evidence(
     oracle = consult(case, mixtures, policy.window)
     labels = (case.private.y, case.unseen.y) if only_shares_differ(case, examined.exchange, policy.fpr) else None
     calibrated = calibrate_sets(matches.similarity, control.similarity, policy.fpr, labels)
-    line = recognisable_line(control.similarity, calibrated.threshold, case.private.is_image)
+    line = recognisable_line(control.similarity, calibrated.threshold, case.private.measure)
     samples = _samples(case, pool, matches, oracle, outputs[0], calibrated.recovered, line)
     sweep = _sweep(case, pool, matches, calibrated.threshold, policy.window)
     seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
@@ -153,9 +156,7 @@ def _arrays(
 ) -> dict[str, Tensor]:
     """What the page is drawn from."""
     return {
-        "original": case.private.x,
-        "reconstruction": matches.shown,
-        "unseen": case.unseen.x,
+        **_pictures(case, matches),
         "nearest_unseen": nearest(matches.centred, case.unseen.x - case.mean),
         "similarity": matches.similarity,
         "unseen_similarity": control.similarity,
@@ -164,6 +165,23 @@ def _arrays(
         "output": outputs[0],
         "unseen_output": outputs[1],
         "spectrum": torch.tensor(pool.facts["spectrum"], dtype=torch.float64),
+    }
+
+
+def _pictures(case: Case, matches: Matches) -> dict[str, Tensor]:
+    """What people look at: the samples and what came back; where these are features of pictures, both forms."""
+    if case.originals is None or not case.originals[0].is_image or case.private.is_image:
+        return {"original": case.private.x, "reconstruction": matches.shown, "unseen": case.unseen.x}
+    private, unseen = case.originals
+    shown = torch.zeros_like(private.x)
+    best = matches.similarity.argsort(descending=True, stable=True)[:MOST_INVERTED]
+    shown[best] = stretch(invert(case.target.split, matches.centred[best]) / private.scale + private.mean)
+    return {
+        "original": private.x,
+        "reconstruction": shown,
+        "unseen": unseen.x,
+        "features": case.private.x,
+        "reconstructed_features": matches.shown,
     }
 
 
@@ -312,9 +330,8 @@ def _differences(exchange: Exchange) -> list[str]:
 
 
 def _similarity(case: Case, policy: Policy) -> Similarity:
-    if case.private.is_image:
-        return Similarity(name="ssim", window=policy.window, vote=case.vote)
-    return Similarity(name="relative error", window=None, vote=case.vote)
+    window = policy.window if case.private.is_image else None
+    return Similarity(name=case.private.measure, window=window, vote=case.vote)
 
 
 def _target(target: Target) -> TargetRecord:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from torch import Tensor
 
 from unfit.auditor.match import HIGH
+from unfit.auditor.samples import Measure
 
 Grade = Literal["trace", "recognisable", "exact"]
 GRADES: Final[tuple[Grade, ...]] = ("trace", "recognisable", "exact")
@@ -15,12 +16,15 @@ GRADE_WORDS: Final[dict[Grade, str]] = {
     "recognisable": "recognisable or exact",
     "exact": "exact",
 }
-PICTURE_LINE = HIGH  # SSIM: above it a person recognises nearly every picture (docs/method.md shows both sides)
-VECTOR_LINE = 0.75  # an error of a quarter of the vector's length
+LINES: Final[dict[Measure, float]] = {
+    "ssim": HIGH,  # above it a person recognises nearly every picture (docs/method.md shows both sides)
+    "relative error": 0.75,  # an error of a quarter of the vector's length
+    "explained variance": 0.75,  # an error of half of what sets the sample apart
+}
 RARE_TAIL = 3.09  # standard deviations above the mean, which 1 in 1,000 of a normal distribution exceeds
 
 
-def recognisable_line(unseen_similarity: Tensor, threshold: float, is_image: bool) -> float:
+def recognisable_line(unseen_similarity: Tensor, threshold: float, measure: Measure) -> float:
     """The similarity above which a sample counts as recognisable.
 
     It is a fixed line that a person agrees with, and never below what 1 in 1,000 unseen samples reach. Few audits
@@ -29,7 +33,7 @@ def recognisable_line(unseen_similarity: Tensor, threshold: float, is_image: boo
     """
     spread = float(unseen_similarity.std()) if len(unseen_similarity) > 1 else 0.0
     rare = float(unseen_similarity.mean()) + RARE_TAIL * spread
-    return max(PICTURE_LINE if is_image else VECTOR_LINE, rare, threshold)
+    return max(LINES[measure], rare, threshold)
 
 
 def grade(similarity: float, is_proven: bool, is_recovered: bool, line: float) -> Grade | None:

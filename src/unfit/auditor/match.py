@@ -103,14 +103,14 @@ def match(
 
     `stage` (m,) is the stage of the attack that each candidate came from: 0, 1, … without gaps. `copies` (m,)
     marks candidates that vote but are not assigned to a sample, because they copy another candidate. Vectors are
-    not stretched, and are compared by relative error instead of SSIM.
+    not stretched, and are compared by relative error instead of SSIM, features by the variance that is explained.
     """
     blocks = in_blocks(candidates) if isinstance(candidates, Tensor) else candidates
     if not len(blocks):
         nothing, zero = torch.zeros_like(samples.x), torch.zeros(len(samples))
         return Matches(nothing, nothing, zero, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
     num_near = min(NEIGHBOURS, len(blocks) - (0 if copies is None else int(copies.sum())))
-    distances = _distances_to(blocks, samples.is_image)
+    distances = _distances_to(blocks, samples.measure != "relative error")
     pictures, near, over_time = [], [], []
     for rows in _chunks(len(samples), len(blocks)):
         progress(rows.start / len(samples), "comparing")
@@ -121,7 +121,7 @@ def match(
             distance.masked_fill_(copies, torch.inf)
         near.append(distance.topk(num_near, largest=False))
         pictures.append(voted[-1])
-        over_time.append(torch.stack([compare(picture, x, mean, window) for picture in voted]))
+        over_time.append(torch.stack([compare(picture, samples, rows, mean, window) for picture in voted]))
     centred, similarity = torch.cat(pictures), torch.cat(over_time, 1)
     distance, candidate = (torch.cat(found) for found in zip(*near, strict=True))
     taken = assign(distance, candidate)
@@ -231,7 +231,7 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
 
 def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
     """The similarity of each sample to its assigned candidate, 0 if it has none."""
-    parts = [compare(found[rows], samples.x[rows], mean, window) for rows in _chunks(len(samples), 1)]
+    parts = [compare(found[rows], samples, rows, mean, window) for rows in _chunks(len(samples), 1)]
     return torch.where(taken < 0, 0, torch.cat(parts))
 
 
@@ -240,10 +240,13 @@ def show(centred: Tensor, mean: Tensor) -> Tensor:
     return stretch(centred + mean) if centred.ndim == 4 else centred + mean
 
 
-def compare(centred: Tensor, x: Tensor, mean: Tensor, window: int) -> Tensor:
-    """The similarity of reconstructions to stored samples: SSIM, or relative error for vectors."""
-    if x.ndim == 4:
+def compare(centred: Tensor, samples: Samples, rows: slice, mean: Tensor, window: int) -> Tensor:
+    """The similarity of reconstructions to these of the stored samples."""
+    x = samples.x[rows]
+    if samples.measure == "ssim":
         return ssim(show(centred, mean), x, window)
+    if samples.measure == "explained variance":
+        return explained(centred, x - mean, samples.x.mean(0) - mean)
     return vector_similarity(centred, x - mean)
 
 
@@ -280,6 +283,16 @@ def blur_matrix(side: int, window: int) -> Tensor:
 def vector_similarity(a: Tensor, b: Tensor) -> Tensor:
     """max(0, 1 − ‖a − b‖ / ‖b‖)."""
     return (1 - (a - b).norm(dim=1) / b.norm(dim=1).clamp_min(1e-12)).clamp_min(0)
+
+
+def explained(a: Tensor, b: Tensor, common: Tensor) -> Tensor:
+    """1 − ‖s a − b‖² / ‖b − common‖², at least 0: how much of what sets b apart comes back, at the best scale s.
+
+    Features of a deep model are alike; by their plain correlation all samples would resemble each other.
+    """
+    scale = (a * b).sum(1) / a.square().sum(1).clamp_min(1e-30)
+    left = (scale[:, None] * a - b).square().sum(1)
+    return (1 - left / (b - common).square().sum(1).clamp_min(1e-30)).clamp_min(0)
 
 
 def ncc(a: Tensor, b: Tensor) -> Tensor:

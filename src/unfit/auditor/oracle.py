@@ -94,4 +94,4 @@ def span_similarity(samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Te
     basis = mixtures.span.right[: mixtures.span.rank]
     shown, seen = mixtures.inputs(maps @ basis.T @ basis).cpu(), samples.x - mean
     fit = (shown * seen).flatten(1).sum(1) / shown.flatten(1).square().sum(1).clamp_min(1e-30)
-    return compare(shown * fit.view(-1, *[1] * (seen.ndim - 1)), samples.x, mean, window)
+    return compare(shown * fit.view(-1, *[1] * (seen.ndim - 1)), samples, slice(None), mean, window)

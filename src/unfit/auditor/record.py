@@ -9,6 +9,7 @@ from unfit.auditor.exchange import Exchange
 from unfit.auditor.fitting import Fitting
 from unfit.auditor.grades import Grade
 from unfit.auditor.request import AuditRequest, Policy
+from unfit.auditor.samples import Measure
 from unfit.base.files import Strict
 
 SCHEMA_VERSION: Final = 3
@@ -38,7 +39,7 @@ class SampleRecord(Strict):
 
 
 class Similarity(Strict):
-    name: Literal["ssim", "relative error"]
+    name: Measure
     window: int | None
     vote: float
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from unfit.base.errors import UnfitError, UsageError, listed
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+Measure = Literal["ssim", "relative error", "explained variance"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class Samples:
     class_names: tuple[str, ...]
     shift: float | None = None  # subtracted from the net's inputs; None: the mean of the training samples
     scale: float = 1.0  # then the net's inputs are multiplied by this
+    are_features: bool = False  # what a model made of the samples before its attacked layer
 
     def __len__(self) -> int:
         return len(self.y)
@@ -40,6 +42,13 @@ class Samples:
     @property
     def is_image(self) -> bool:
         return len(self.shape) == 3
+
+    @property
+    def measure(self) -> Measure:
+        """How candidates are compared with them. Features have no scale that anyone would miss."""
+        if self.is_image:
+            return "ssim"
+        return "explained variance" if self.are_features else "relative error"
 
     @property
     def num_classes(self) -> int:

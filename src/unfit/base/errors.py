@@ -26,6 +26,8 @@ class UsageError(UnfitError):
 class NotApplicableError(UnfitError):
     """The attack does not cover this net. The net may be fine; the attack says nothing about it."""
 
+    exit_code = 3  # inconclusive: what could not be checked must not pass
+
 
 class MisfitError(UnfitError):
     """The samples are not what the model was trained on, or come in another form: an audit would say nothing."""

@@ -1,67 +1,87 @@
-"""Turn a user's `nn.Module` into a Target: extract its layers, rebuild it, and check that it behaves the same."""
+"""Turn a user's `nn.Module` into a Target: find the dense layer to attack, what feeds it, and what follows it.
+
+A model of dense layers with ReLUs in between, after at most one convolution, is rebuilt as a whole. Any other is
+split at a dense layer. What comes before is its prefix: the attacks give back what enters the layer. What follows
+matters only to attacks that use gates or stationarity.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
-from unfit.base.errors import UnfitError, UsageError
-from unfit.base.nets import Architecture, outputs
+from unfit.base.errors import NotApplicableError, UnfitError, UsageError, listed
+from unfit.base.nets import MAX_PARAMETERS, Architecture, outputs
 from unfit.base.target import Target, fit_weights, picture_shape
+from unfit.base.whole import Whole, as_columns
 
 Layer = nn.Linear | nn.Conv2d
-Call = tuple[Layer, Tensor, Tensor]  # a layer, its input, its output
-HARMLESS = (nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # dropout: off in eval mode
-HINTS = {
-    "BatchNorm": "it mixes the samples of a batch, so the weights are not a sum over samples",
-    "Sigmoid": "between layers only ReLU is supported; drop a final sigmoid so that the net returns logits",
-    "Softmax": "drop it so that the net returns logits",
-}
-NUM_PROBES = 16  # random inputs on which the rebuilt net must agree with the model
+PLAIN = (nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # dropout: off in eval mode
+NUM_PROBES = 16  # random inputs on which a rebuilt net must agree with the model
 ROUNDING = 1e-4  # relative difference that float32 rounding may cause
+USUAL_SIDES = (28, 32, 64, 96, 128, 224)  # of pictures, tried where the layers do not tell
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a layer with weights while the model ran."""
+
+    layer: Layer
+    name: str
+    received: Tensor
+    output: Tensor
+    map_shape: tuple[int, ...] | None  # of the maps that were flattened to give what it received
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The model on random inputs: what its layers received, in order, and which other layers were called when."""
+
+    module: nn.Module
+    x: Tensor
+    phi: Tensor
+    is_flat: bool
+    calls: list[Call]
+    others: list[tuple[int, str]]  # (how many of `calls` came before, kind of layer)
 
 
 def as_target(
     model: Target | nn.Module,
     input_shape: tuple[int, ...] | None = None,
     input_range: tuple[float, float] | None = None,
+    layer: str | None = None,
 ) -> Target:
-    """Convert a trained module: dense layers with ReLUs in between, after at most one convolution.
+    """Convert a trained module, however it is written: it is run on random inputs, and its layers are watched.
 
-    It does not matter how the module is written. It is run on random inputs, and each of its layers must receive
-    what it would receive in such a net. `input_shape` is the shape of one sample; by default a square picture if
-    the first layer has s² or 3s² inputs (s ≥ 8), else a vector. `input_range` bounds each input value, if known.
+    `input_shape` is the shape of one sample; by default a square picture if the first layer has s² or 3s² inputs
+    (s ≥ 8), else a vector. `input_range` bounds each input value, if known. `layer` names the dense layer to
+    attack; by default it is the first that sees each sample once.
     """
     if isinstance(model, Target):
         return model
     if not isinstance(model, nn.Module):
         raise UsageError(f"expected a torch.nn.Module or a Target, got {type(model).__name__}")
-    module = copy.deepcopy(model).cpu().float().eval()  # leave the user's module alone
-    _refuse(_unsupported(module))
-    shapes = [input_shape] if input_shape else _possible_shapes(module)
-    if not shapes:
-        raise UnfitError("the model cannot be attacked: it has no dense layer")
-    x, calls, phi = _run(module, shapes)
-    names = {layer: name or "the net" for name, layer in module.named_modules() if isinstance(layer, Layer)}
-    _refuse(_misfits(calls, names, x, phi))
-    target = _rebuild([layer for layer, _, _ in calls], tuple(x.shape[1:]), input_range)
-    if not _close(outputs(target.net(), x), phi):
-        raise UnfitError("the model cannot be attacked: its layers alone do not reproduce its outputs")
-    return target
+    _refuse(_broken(model))
+    module = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)  # leave the user's module alone
+    run = _run(module, [input_shape] if input_shape else _possible_shapes(module))
+    if layer is None and (plain := _rebuilt(run, run.calls, tuple(run.x.shape[1:]), input_range)):
+        return plain
+    return _split(run, _position(run, layer), input_range)
 
 
 def as_base(base: Target | nn.Module | None, target: Target) -> Target | None:
     """Convert the weights that training started from; they must have the target's architecture."""
     if base is None:
         return None
-    base = as_target(base, target.architecture.input_shape, target.input_range)
+    layer = target.whole.layer if target.whole else None
+    base = as_target(base, target.sample_shape, target.input_range, layer)
     if base.architecture != target.architecture:
         raise UnfitError(
             f"the base is {base.architecture}, the model {target.architecture}: "
@@ -70,110 +90,121 @@ def as_base(base: Target | nn.Module | None, target: Target) -> Target | None:
     return base
 
 
-def _unsupported(module: nn.Module) -> list[str]:
-    """Name every layer that no attack covers."""
-    leaves = [(name or "the net", leaf) for name, leaf in module.named_modules() if not list(leaf.children())]
-    problems = [
-        f"{name} is {type(leaf).__name__}{_hint(leaf)}" for name, leaf in leaves if not _is_supported(leaf)
+def base_from(weights: dict[str, Tensor], target: Target, path: str) -> Target:
+    """The base of a model that was split: the same model with these tensors."""
+    assert target.whole is not None
+    module = copy.deepcopy(target.whole.module)
+    load_into(module, weights, path)
+    base = as_base(module, target)
+    assert base is not None
+    return base
+
+
+def load_into(module: nn.Module, weights: dict[str, Tensor], path: str) -> None:
+    """Put a checkpoint's tensors into a model; one error lists everything that does not fit."""
+    wanted = module.state_dict()
+    problems = [f"{name} is missing" for name in wanted if name not in weights]
+    problems += [f"{name} is not in the model" for name in weights if name not in wanted]
+    problems += [
+        f"{name} has shape {tuple(weights[name].shape)}, the model's {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in weights and weights[name].shape != value.shape
     ]
-    problems += [f"{name} has {what}" for name, leaf in leaves if (what := _odd_convolution(leaf))]
-    bad = [
-        name
-        for name, parameter in module.named_parameters()
-        if not is_lazy(parameter) and not parameter.isfinite().all()
+    if problems:
+        raise UnfitError(f"{path}: the weights do not fit the model: {listed(problems)}")
+    module.load_state_dict(weights)
+
+
+# What the model does ------------------------------------------------------------------------------------------
+
+
+def _broken(module: nn.Module) -> list[str]:
+    if num := [name for name, value in module.named_parameters() if is_lazy(value)]:
+        return [f"{name} has no values yet: run the model once" for name in num]
+    if (total := sum(value.numel() for value in module.parameters())) > MAX_PARAMETERS:
+        return [f"{total:,} parameters; the limit is {MAX_PARAMETERS:,}"]
+    return [
+        f"{name} has values that are NaN or infinite"
+        for name, value in module.named_parameters()
+        if not value.isfinite().all()
     ]
-    return problems + [f"{name} has values that are NaN or infinite" for name in bad]
 
 
-def _is_supported(leaf: nn.Module) -> bool:
-    """A user's module without weights, such as a reshape, is accepted too: running it shows what it does."""
-    own = not type(leaf).__module__.startswith("torch.") and not list(leaf.parameters())
-    return own or (isinstance(leaf, (*HARMLESS, Layer)) and not isinstance(leaf, LazyModuleMixin))
-
-
-def _hint(leaf: nn.Module) -> str:
-    return next((f" ({hint})" for kind, hint in HINTS.items() if kind in type(leaf).__name__), "")
-
-
-def _odd_convolution(leaf: nn.Module) -> str | None:
-    if not isinstance(leaf, nn.Conv2d):
-        return None
-    plain = leaf.stride == (1, 1) and leaf.padding in ((0, 0), "valid") and leaf.dilation == (1, 1)
-    square = leaf.kernel_size[0] == leaf.kernel_size[1] and leaf.groups == 1
-    return None if plain and square else "a stride, padding, dilation, groups or a non-square kernel"
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UnfitError(f"the model cannot be attacked: {'; '.join(problems)}")
 
 
 def _possible_shapes(module: nn.Module) -> list[tuple[int, ...]]:
     """Input shapes that fit the layer sizes; any layer may be the first, since modules() has no call order."""
     layers = [leaf for leaf in module.modules() if isinstance(leaf, Layer)]
     dense = [layer.in_features for layer in layers if isinstance(layer, nn.Linear)]
-    shapes = [_before(layer, d) for layer in layers if isinstance(layer, nn.Conv2d) for d in dense]
-    return [shape for shape in shapes if shape] or [picture_shape(d) for d in dense]
+    if not dense:
+        raise NotApplicableError("the model has no dense layer, and the attacks need one")
+    convs = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    before = [shape for conv in convs for d in dense if (shape := _before(conv, d))]
+    usual = [(conv.in_channels, side, side) for conv in convs[:1] for side in USUAL_SIDES]
+    # last, those that leave one value a channel: so does pooling, of pictures of any size
+    kernels = {conv.kernel_size[0] - 2 * _padding(conv) for conv in convs}
+    maps, one = ([shape for shape in before if (shape[1] in kernels) == is_one] for is_one in (False, True))
+    return [*maps, *usual, *one] or [picture_shape(d) for d in dense]
 
 
 def _before(conv: nn.Conv2d, d: int) -> tuple[int, ...] | None:
     """The square input shape for which the convolution gives d values, if there is one."""
     side = math.isqrt(d // conv.out_channels)
     whole = side > 0 and conv.out_channels * side * side == d
-    return (conv.in_channels, *[side + conv.kernel_size[0] - 1] * 2) if whole else None
+    return (conv.in_channels, *[side + conv.kernel_size[0] - 1 - 2 * _padding(conv)] * 2) if whole else None
 
 
-def _run(module: nn.Module, shapes: list[tuple[int, ...]]) -> tuple[Tensor, list[Call], Tensor]:
-    """Random inputs in the first shape that the module accepts, the calls of its layers, and its outputs."""
-    calls: list[Call] = []
+def _padding(conv: nn.Conv2d) -> int:
+    """On each side; 0 where it cannot be said in one number."""
+    if isinstance(conv.padding, str):
+        return (conv.kernel_size[0] - 1) // 2 if conv.padding == "same" else 0
+    return conv.padding[0]
 
-    def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        assert isinstance(layer, Layer)
-        calls.append((layer, inputs[0], output))
 
-    for layer in module.modules():
-        if isinstance(layer, Layer):
-            layer.register_forward_hook(record)
+def _run(module: nn.Module, shapes: list[tuple[int, ...]]) -> Run:
+    """Run the model on random inputs, in the first shape that it accepts."""
     problems = []
     for shape in shapes:
         x = torch.randn(NUM_PROBES, *shape, generator=torch.Generator().manual_seed(0))
-        for seen in (x, x.flatten(1)):  # some modules expect flat pictures
-            calls.clear()
+        for is_flat in (False, True) if len(shape) > 1 else (False,):  # some modules expect flat pictures
             try:
-                with torch.no_grad():
-                    phi = module(seen)
+                return _watched(module, x, is_flat)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
                 problems.append(f"{shape}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-                continue
-            return x, calls, _as_columns(phi)
     raise UnfitError(
         f"the model does not accept inputs of shape {problems[0]}; pass one sample's shape as `input_shape`"
     )
 
 
-def _as_columns(phi: object) -> Tensor:
-    """Outputs as (n, k), also if the module squeezes a single output."""
+def _watched(module: nn.Module, x: Tensor, is_flat: bool) -> Run:
+    """Run it once, and write down the calls of its layers."""
+    calls: list[Call] = []
+    others: list[tuple[int, str]] = []
+    last_maps: list[Tensor] = []
+    names = {leaf: name or "the net" for name, leaf in module.named_modules() if not list(leaf.children())}
+
+    def record(leaf: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(leaf, Layer):
+            maps = next((tuple(m.shape[1:]) for m in last_maps if _close(m, inputs[0])), None)
+            calls.append(Call(leaf, names[leaf], inputs[0], output, maps))
+        elif not isinstance(leaf, PLAIN):
+            others.append((len(calls), type(leaf).__name__))
+        if isinstance(output, Tensor) and output.ndim == 4:
+            last_maps[:] = [output]
+
+    hooks = [leaf.register_forward_hook(record) for leaf in names]
+    try:
+        with torch.no_grad():
+            phi = module(x.flatten(1) if is_flat else x)
+    finally:
+        for hook in hooks:
+            hook.remove()
     if not isinstance(phi, Tensor):
         raise UnfitError(f"the model cannot be attacked: it returns a {type(phi).__name__}, not a tensor")
-    return phi.unsqueeze(1) if phi.ndim == 1 else phi
-
-
-def _misfits(calls: list[Call], names: dict[Layer, str], x: Tensor, phi: Tensor) -> list[str]:
-    """Where the module is not a perceptron: each layer must receive the ReLU of the previous layer's output."""
-    if not calls:
-        return ["it does not call a dense layer"]
-    counts = Counter(names[layer] for layer, _, _ in calls)
-    problems = [f"{name} is used {count} times" for name, count in counts.items() if count > 1]
-    if not _close(calls[0][1], x):
-        problems.append(f"{names[calls[0][0]]} does not receive the raw inputs (preprocess outside the model)")
-    for (previous, _, output), (layer, received, _) in pairwise(calls):
-        if not _close(received, output.relu()):
-            problems.append(
-                f"{names[layer]} does not receive the ReLU of {names[previous]} "
-                "(is there another activation, pooling or a skip connection?)"
-            )
-        if isinstance(layer, nn.Conv2d):
-            problems.append(f"{names[layer]} is a convolution; only the first layer may be one")
-    if not _close(phi, calls[-1][2]):
-        problems.append(f"the model changes the outputs of {names[calls[-1][0]]} (return the logits)")
-    if isinstance(calls[-1][0], nn.Conv2d):
-        problems.append(f"{names[calls[-1][0]]} is a convolution; the last layer must be dense")
-    return problems
+    return Run(module, x, as_columns(phi), is_flat, calls, others)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -182,12 +213,58 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).norm() <= ROUNDING * b.norm())
 
 
-def _rebuild(layers: list[Layer], shape: tuple[int, ...], input_range: tuple[float, float] | None) -> Target:
+# A whole net of dense layers ----------------------------------------------------------------------------------
+
+
+def _rebuilt(
+    run: Run, calls: list[Call], shape: tuple[int, ...], input_range: tuple[float, float] | None
+) -> Target | None:
+    """The calls as a net of dense layers with ReLUs in between, after at most one convolution, if they are one."""
+    x = run.x if calls is run.calls else calls[0].received
+    if not calls or not _is_plain(calls, x, run.phi):
+        return None
+    target = _from_layers([call.layer for call in calls], shape, input_range)
+    return target if _close(outputs(target.net(), x.view(-1, *shape)), calls[-1].output) else None
+
+
+def _is_plain(calls: list[Call], x: Tensor, phi: Tensor) -> bool:
+    """Each layer is called once and receives the ReLU of the one before; only the first may be a convolution."""
+    if max(Counter(call.name for call in calls).values()) > 1 or not _close(calls[0].received, x):
+        return False
+    first, *later = calls
+    dense = [call for call in calls if isinstance(call.layer, nn.Linear)]
+    return (
+        all(call.received.shape[:-1] == phi.shape[:1] for call in dense)
+        and (isinstance(first.layer, nn.Linear) or _is_simple(first.layer, x))
+        and all(isinstance(call.layer, nn.Linear) for call in later)
+        and all(_close(b.received, a.output.relu()) for a, b in pairwise(calls))
+        and isinstance(calls[-1].layer, nn.Linear)
+        and _is_output(calls[-1].output, phi)
+    )
+
+
+def _is_simple(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Square, without stride, dilation or groups, and padded with as many zeros on each side."""
+    square = conv.kernel_size[0] == conv.kernel_size[1] and conv.groups == 1
+    dense = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+    odd = conv.padding == "same" and conv.kernel_size[0] % 2 == 0
+    even = isinstance(conv.padding, str) or conv.padding[0] == conv.padding[1]
+    return x.ndim == 4 and square and dense and even and not odd
+
+
+def _is_output(logits: Tensor, phi: Tensor) -> bool:
+    """The outputs themselves, or what a final softmax, log-softmax or sigmoid, passed over, makes of them."""
+    final = (logits, logits.softmax(1), logits.log_softmax(1), logits.sigmoid())
+    return any(_close(phi, each) for each in final)
+
+
+def _from_layers(layers: list[Layer], shape: tuple[int, ...], input_range: tuple[float, float] | None) -> Target:
     first = layers[0]
     conv = (first.kernel_size[0], first.out_channels) if isinstance(first, nn.Conv2d) else None
+    padding = _padding(first) if isinstance(first, nn.Conv2d) else 0
     widths = [layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
     biases = tuple(layer.bias is not None for layer in layers)
-    architecture = Architecture(shape, tuple(widths[:-1]), widths[-1], biases, conv)
+    architecture = Architecture(shape, tuple(widths[:-1]), widths[-1], biases, conv, padding)
     found = {
         f"layer{i}.{kind}": parameter.detach()
         for i, layer in enumerate(layers, 1)
@@ -197,9 +274,107 @@ def _rebuild(layers: list[Layer], shape: tuple[int, ...], input_range: tuple[flo
     return Target(architecture, fit_weights(found, architecture, "the model"), input_range)
 
 
-def _refuse(problems: list[str]) -> None:
-    if problems:
-        raise UnfitError(
-            f"the model cannot be attacked: {'; '.join(problems)}. "
-            "Supported: dense layers with ReLUs in between, after at most one plain convolution"
+# Any other model, split at a dense layer ----------------------------------------------------------------------
+
+
+def _position(run: Run, layer: str | None) -> int:
+    """Which of the calls is attacked: that of the layer of this name, or the first that sees each sample once."""
+    dense = [i for i, call in enumerate(run.calls) if isinstance(call.layer, nn.Linear)]
+    fitting = [i for i in dense if _sees_samples_once(run, i)]
+    if layer is not None:
+        named = [i for i in dense if run.calls[i].name == layer]
+        if not named:
+            names = listed(list(dict.fromkeys(run.calls[i].name for i in dense)))
+            raise UsageError(f"the model calls no dense layer named {layer!r}; `layer` is one of: {names}")
+        if named[0] not in fitting:
+            raise NotApplicableError(f"{layer} {_SEVERAL_TIMES}")
+        return named[0]
+    if not dense:
+        raise NotApplicableError("the model calls no dense layer (nn.Linear), and the attacks need one")
+    if not fitting:
+        raise NotApplicableError(f"each of its dense layers {_SEVERAL_TIMES}")
+    first = run.calls[fitting[0]]
+    if _is_output(first.output, run.phi) and not _in_place(first.received, run.x):
+        raise NotApplicableError(_few_directions(first))
+    return fitting[0]
+
+
+_SEVERAL_TIMES = (
+    "is used several times for a sample, as attention and recurrence do, so its weights are not sums over samples"
+)
+
+
+def _sees_samples_once(run: Run, at: int) -> bool:
+    call = run.calls[at]
+    return call.received.shape[:-1] == run.x.shape[:1] and sum(c.name == call.name for c in run.calls) == 1
+
+
+def _few_directions(call: Call) -> str:
+    """Why a body with one dense layer behind it gives single samples away to no attack of ours."""
+    k, d = call.layer.weight.shape[:2]
+    return (
+        f"the only dense layer that sees each sample once is the last one, {call.name}: its {k} × {d} weights "
+        f"hold {k} mixtures of the features of all samples, one for each output, too few to take single samples "
+        "from. That is good news for these weights; `layer` attacks it all the same"
+    )
+
+
+def _split(run: Run, at: int, input_range: tuple[float, float] | None) -> Target:
+    """The model as a prefix and what follows it: a rebuilt net where that is plain, else its first layer alone."""
+    call = run.calls[at]
+    has_prefix = not _close(call.received, run.x)
+    shape = tuple((run.x if _in_place(call.received, run.x) else call.received).shape[1:])
+    whole = Whole(
+        module=run.module,
+        layer=call.name,
+        input_shape=tuple(run.x.shape[1:]),
+        is_flat=run.is_flat,
+        has_prefix=has_prefix,
+        feature_shape=shape,
+        map_shape=call.map_shape if has_prefix and len(shape) == 1 else None,
+        is_positive=has_prefix and bool((call.received >= 0).all()),
+        relu=True,
+    )
+    limits = None if has_prefix else input_range
+    if plain := _rebuilt(run, run.calls[at:], shape, limits):
+        return replace(plain, whole=whole)
+    if not _close(whole.finish(call.received), run.phi):
+        raise NotApplicableError(
+            f"a connection leads around {call.name}, behind other layers: what enters it is not all that the "
+            "outputs depend on; name another dense layer with `layer`"
         )
+    whole = replace(whole, relu=_relu_follows(whole, call))
+    return replace(_first_alone(call, shape, run, at), input_range=limits, whole=whole)
+
+
+def _in_place(received: Tensor, x: Tensor) -> bool:
+    """Whether each value comes from the one in its place alone, as when inputs are normalised."""
+    if received.flatten(1).shape != x.flatten(1).shape:
+        return False
+    a, b = (each.flatten(1) - each.flatten(1).mean(0) for each in (received, x))
+    return bool((nn.functional.cosine_similarity(a, b, dim=0).abs() > 1 - ROUNDING).all())
+
+
+def _first_alone(call: Call, shape: tuple[int, ...], run: Run, at: int) -> Target:
+    assert isinstance(call.layer, nn.Linear)
+    kinds = list(dict.fromkeys(kind for num, kind in run.others if num > at))
+    tail = ", ".join(kinds) or "its own connections"
+    biases, k = (call.layer.bias is not None,), run.phi.shape[1]
+    architecture = Architecture(shape, (call.layer.out_features,), k, biases, tail=tail)
+    found = {"layer1.weight": call.layer.weight.detach()}
+    if call.layer.bias is not None:
+        found["layer1.bias"] = call.layer.bias.detach()
+    return Target(architecture, fit_weights(found, architecture, "the model"))
+
+
+def _relu_follows(whole: Whole, call: Call) -> bool:
+    """Whether a neuron whose sum is negative has no effect at all, and others have one."""
+    sums = call.output.std() * torch.randn(call.output.shape, generator=torch.Generator().manual_seed(1))
+    sums.requires_grad_()
+    phi = whole.finish(call.received, sums)
+    weights = torch.randn(phi.shape, generator=torch.Generator().manual_seed(2))
+    (slope,) = torch.autograd.grad(phi, sums, weights, allow_unused=True)
+    if slope is None:
+        return False
+    off, on = slope[sums < 0], slope[sums > 0]
+    return not off.any() and bool(on.any())

@@ -17,28 +17,43 @@ MAX_PARAMETERS = 500_000_000  # 2 GB in float32; larger nets are refused before 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything about a net except its weights. `conv` is (kernel, channels) of a first layer CONV(k, C)."""
+    """Everything about a net except its weights. `conv` is (kernel, channels) of a first layer CONV(k, C).
+
+    `tail` says what follows the first dense layer where that is more than ReLUs and dense layers. Then only the
+    first layer is described here, and `hidden` is its width.
+    """
 
     input_shape: tuple[int, ...]
     hidden: tuple[int, ...]
     num_outputs: int
     biases: tuple[bool, ...]  # one per layer
     conv: tuple[int, int] | None = None
+    padding: int = 0  # of the convolution, on each side
+    tail: str | None = None
 
     def __str__(self) -> str:
-        first = "conv({},{})".format(*self.conv) if self.conv else str(math.prod(self.input_shape))
-        return "-".join([first, *map(str, self.hidden), str(self.num_outputs)])
+        padded = f",{self.padding}" if self.padding else ""
+        first = "conv({},{}{})".format(*self.conv, padded) if self.conv else str(math.prod(self.input_shape))
+        between = [f"({self.tail})"] if self.tail else []
+        return "-".join([first, *map(str, self.hidden), *between, str(self.num_outputs)])
+
+    @property
+    def map_shape(self) -> tuple[int, ...]:
+        """What enters the first dense layer: the inputs, or the maps of the convolution."""
+        if not self.conv:
+            return self.input_shape
+        kernel, channels = self.conv
+        return (channels, *(side + 2 * self.padding - kernel + 1 for side in self.input_shape[1:]))
 
     @property
     def layer_shapes(self) -> list[tuple[int, ...]]:
         """Each layer's weight shape, first to last."""
         shapes: list[tuple[int, ...]] = []
-        width = math.prod(self.input_shape)
+        width = math.prod(self.map_shape)
         if self.conv:
             kernel, channels = self.conv
             shapes.append((channels, self.input_shape[0], kernel, kernel))
-            width = channels * math.prod(side - kernel + 1 for side in self.input_shape[1:])
-        for out in (*self.hidden, self.num_outputs):
+        for out in self.hidden if self.tail else (*self.hidden, self.num_outputs):
             shapes.append((out, width))
             width = out
         return shapes
@@ -80,7 +95,7 @@ def build(architecture: Architecture) -> nn.Sequential:
     layers = list(zip(architecture.layer_shapes, architecture.biases, strict=True))
     for i, (shape, bias) in enumerate(layers, 1):
         if len(shape) == 4:
-            modules[f"layer{i}"] = nn.Conv2d(shape[1], shape[0], shape[2], bias=bias)
+            modules[f"layer{i}"] = nn.Conv2d(shape[1], shape[0], shape[2], padding=architecture.padding, bias=bias)
         else:
             modules[f"layer{i}"] = nn.Linear(shape[1], shape[0], bias=bias)
         if i < len(layers):

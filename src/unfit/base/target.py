@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from unfit.base.errors import UnfitError, listed
 from unfit.base.files import read_as, write_json
 from unfit.base.nets import MAX_PARAMETERS, Architecture, build
+from unfit.base.whole import Rest, Whole
 
 Weights = dict[str, Tensor]
 _BROKEN = (  # what PyTorch raises for a damaged file
@@ -35,6 +36,7 @@ _BROKEN = (  # what PyTorch raises for a damaged file
 )
 CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict"
 MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
+MAX_PADDING = 1000  # of a convolution: more pads any picture with more than itself
 
 
 class NotPlainError(UnfitError):
@@ -49,13 +51,20 @@ class NotPlainError(UnfitError):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A trained net as published. `input_range` bounds each input value; None if unknown."""
+    """A trained net as published: all of it, or what follows the prefix of a larger model (`whole`).
+
+    `input_range` bounds each input value; None if unknown.
+    """
 
     architecture: Architecture
     weights: Weights
     input_range: tuple[float, float] | None = None
+    whole: Whole | None = None  # the model around it, where the architecture is not all there is
 
-    def net(self) -> nn.Sequential:
+    def net(self) -> nn.Module:
+        """From what enters the attacked part to the outputs."""
+        if self.architecture.tail is not None:
+            return Rest(self.split)
         # building a net draws random weights: keep the caller's generator
         with torch.random.fork_rng(devices=[]):
             net = build(self.architecture)
@@ -63,15 +72,31 @@ class Target:
         return net.eval()
 
     @property
+    def split(self) -> Whole:
+        """The model around the attacked part, where there is one."""
+        assert self.whole is not None
+        return self.whole
+
+    @property
     def is_image(self) -> bool:
         return len(self.architecture.input_shape) == 3
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether samples become something else before they enter the attacked part."""
+        return self.whole is not None and self.whole.has_prefix
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        return self.whole.input_shape if self.whole is not None else self.architecture.input_shape
+
     @cached_property
     def sha256(self) -> str:
-        """Hash of the weights, independent of the file format."""
+        """Hash of the weights, independent of the file format; of a larger model, of all its tensors."""
         digest = hashlib.sha256()
-        for name in sorted(self.weights):
-            digest.update(name.encode() + self.weights[name].numpy().tobytes())
+        all_of_it = {f"whole.{name}": value for name, value in self.whole.tensors.items()} if self.whole else {}
+        for name, value in sorted((self.weights | all_of_it).items()):
+            digest.update(name.encode() + value.cpu().numpy().tobytes())
         return digest.hexdigest()
 
 
@@ -85,6 +110,7 @@ class _ArchitectureFile(BaseModel):
     num_outputs: Positive
     biases: tuple[bool, ...]
     conv: tuple[Positive, Positive] | None = None
+    padding: Annotated[int, Field(ge=0, le=MAX_PADDING)] = 0
 
 
 class _TargetFile(BaseModel):
@@ -98,7 +124,9 @@ class _TargetFile(BaseModel):
 def save_target(target: Target, folder: Path) -> None:
     """Write `target.safetensors` and `target.json` to a folder."""
     save_weights(target.weights, folder / "target.safetensors")
-    content = {"architecture": asdict(target.architecture), "input_range": target.input_range}
+    about = asdict(target.architecture)
+    assert about.pop("tail") is None
+    content = {"architecture": about, "input_range": target.input_range}
     write_json(folder / "target.json", content)
 
 

@@ -40,15 +40,16 @@ def attack(
     attack: Method | str = "auto",
     base: Target | nn.Module | None = None,
     progress: Report = quiet,
+    layer: str | None = None,
 ) -> Candidates:
     """Reconstruct training samples from weights alone: those of a Target, or of a module that `as_target` takes.
 
     `attack` is a value such as `Unmix(seed=1)`, or a name, which stands for the value with its defaults. `auto`
     does all that applies and puts what it is most confident of first. `base` holds the weights training started
     from, if they are known (a public model that was fine-tuned): its change is attacked, which gives away far
-    more.
+    more. `layer` names the dense layer to attack, if not the first that sees each sample once.
     """
-    target = as_target(model)
+    target = as_target(model, layer=layer)
     return run_attack(as_attack(attack), target, as_base(base, target), progress)
 
 

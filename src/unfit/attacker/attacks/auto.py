@@ -18,7 +18,6 @@ from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
-from unfit.attacker.stationarity import check_layers
 from unfit.base.progress import Report, quiet, split, within
 
 SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a budget, and of the progress
@@ -40,7 +39,6 @@ class Auto(Method):
 
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
         began = time.perf_counter()
-        check_layers(mixtures.target.net())
         mixtures, progress, facts = self._from_start(mixtures, progress)
         parts: list[Part] = []
         status = "finished"
@@ -81,7 +79,7 @@ class Auto(Method):
             return
         if can_unmix(mixtures):
             yield from unmix.components(mixtures, of_unmix)
-        if not enough(mixtures):
+        if not enough(mixtures) and kkt.runs_outlook(mixtures).applies:
             yield from kkt.snapshots(mixtures, range(kkt.runs), of_kkt)
 
     def outlook(self, mixtures: Mixtures) -> Outlook:

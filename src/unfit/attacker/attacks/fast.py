@@ -28,6 +28,7 @@ from unfit.attacker.stationarity import (
     num_candidates,
     predicted,
     strength,
+    uncovered,
 )
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet, split
@@ -67,7 +68,7 @@ class FastKKT(Method):
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
         """Its loss is the share of the first layer that it cannot explain."""
         began = time.perf_counter()
-        check_layers(mixtures.target.net())
+        check_layers(mixtures.target)
         parts = list(self.parts(mixtures, progress))
         losses = [part.loss for part in parts if part.loss is not None and part.name.startswith("kkt")]
         progress(1.0, "pooled")
@@ -127,6 +128,8 @@ class FastKKT(Method):
     def runs_outlook(self, mixtures: Mixtures) -> Outlook:
         """Without the components of unmixing."""
         architecture, rank = mixtures.target.architecture, mixtures.span.rank
+        if architecture.tail is not None:
+            return Outlook(self.title, False, uncovered(mixtures.target))
         if has_kinks(mixtures, choose_score(self.score, architecture.num_outputs)):
             return Outlook(self.title, True, "few inputs: where the neurons' kinks meet", KINK_SECONDS)
         if rank < 2:

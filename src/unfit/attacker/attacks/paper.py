@@ -73,7 +73,7 @@ class PaperKKT(Method):
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
         """Losses are told relative to ‖θ‖², what no candidates at all would leave: the share left unexplained."""
         began, target = time.perf_counter(), mixtures.target
-        check_layers(target.net())
+        check_layers(target)
         whole = sum(float(weight.double().square().sum()) for weight in target.weights.values())
         patience = max(LEAST_ITERATIONS, int(GIVE_UP_AFTER * self.iterations))
         iterates = paper_iterates(target, self, mixtures.span.rank)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -26,7 +26,7 @@ from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.ica import Contrast, edge_groups, separate
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
-from unfit.attacker.stationarity import Layers, candidate_signals, choose_score, forward, predicted
+from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, first_of, outputs_of, predicted
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
 
@@ -102,7 +102,9 @@ class Peel(Method):
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, or pictures of which only the column is; and whether every sample is proven."""
         change = read_change(mixtures)
-        parts = [] if change is None else peel(change, self, progress)
+        found = [] if change is None else peel(change, self, progress)
+        shape = mixtures.target.architecture.input_shape
+        parts = [replace(part, x=part.x.view(-1, *shape)) for part in found]
         num = sum(int(part.proven.sum()) for part in parts if part.proven is not None)
         return parts, change is not None and num == change.n
 
@@ -112,6 +114,11 @@ class Peel(Method):
             return "it needs a base: the weights training started from, which `unfit start` may find"
         if mixtures.conv is not None:
             return "the first layer is a convolution"
+        if not mixtures.relu:
+            return (
+                f"no ReLU follows the first dense layer ({mixtures.target.architecture.tail}): a proof rests on "
+                "neurons that are exactly off"
+            )
         if mixtures.bias is None:
             return "the first layer has no bias"
         if mixtures.num_samples is None and mixtures.span.ends:
@@ -140,8 +147,8 @@ class Change:
     rows: Tensor  # A = [ΔW1 | Δb1]: (w, d + 1), float64
     space: Tensor  # U, an orthonormal basis of its columns: (w, n), float64
     shape: tuple[int, ...]
-    start: Layers
-    end: Layers
+    start: Stack
+    end: Stack
 
     @property
     def n(self) -> int:
@@ -155,27 +162,27 @@ class Change:
 
     def sums(self, x: Tensor) -> Tensor:
         """The larger of z¹ before and after training: below zero where a neuron was off all along. (m, w)"""
-        return torch.maximum(*(F.linear(x, *layers[0]) for layers in (self.start, self.end)))
+        return torch.maximum(*(F.linear(x, *first_of(stack)) for stack in (self.start, self.end)))
 
     def signals(self, x: Tensor) -> Tensor:
         """A guess at α, from the gradients before and after training: (m, w), mean square 1.
 
         The label is the net's own: it knows its training samples. With one output only the sign depends on it.
         """
-        label = predicted(forward(self.end, x, HARD)[2])
-        score = choose_score("auto", len(self.end[-1][0]))
-        both = (candidate_signals(layers, x, label, score, HARD)[:, 0] for layers in (self.start, self.end))
+        phi = outputs_of(self.end, x, HARD)
+        label, score = predicted(phi), choose_score("auto", phi.shape[1])
+        both = (candidate_signals(stack, x, label, score, HARD)[:, 0] for stack in (self.start, self.end))
         return level(sum((F.normalize(signal, dim=1) for signal in both), torch.zeros(())))
 
 
 def read_change(mixtures: Mixtures) -> Change | None:
     """None where nothing can be proven: a convolution, no bias, or a spectrum without an end."""
-    start, n = mixtures.start, mixtures.num_samples
-    if mixtures.conv is not None or mixtures.bias is None or start is None or n is None:
+    start, n = mixtures.start_stack, mixtures.num_samples
+    if mixtures.conv is not None or mixtures.bias is None or start is None or n is None or not mixtures.relu:
         return None
     rows = torch.cat([mixtures.weight, mixtures.bias[:, None]], 1).double()
     space = torch.linalg.eigh(rows @ rows.T)[1][:, -n:]
-    return Change(rows, space, mixtures.shape, start, [mixtures.gates, *mixtures.later])
+    return Change(rows, space, mixtures.shape, start, mixtures.stack)
 
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
@@ -217,7 +224,7 @@ def _parts(change: Change, known: Tensor, x: Tensor, agreement: Tensor) -> list[
 
 def _part(change: Change, pictures: Tensor, proven: bool, agreement: Tensor) -> Part:
     """The confidence of what is merely estimated is the share of its neurons that agree."""
-    label = predicted(forward(change.end, pictures, HARD)[2])
+    label = predicted(outputs_of(change.end, pictures, HARD))
     sure = torch.full((len(label),), proven)
     confidence = torch.ones(len(label)) if proven else agreement.float()
     x = pictures.view(-1, *change.shape).cpu()
@@ -496,7 +503,8 @@ def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -
     off for x_i before and after training: as many inequalities for few unknowns.
     """
     right = torch.linalg.svd(remainder(change, known), full_matrices=False)[2][: change.n - len(known)]
-    layers = [torch.cat([w, b[:, None]], 1).double() for w, b in (change.start[0], change.end[0]) if b is not None]
+    ends = first_of(change.start), first_of(change.end)
+    layers = [torch.cat([w, b[:, None]], 1).double() for w, b in ends if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
     off = vanishing(known, SURELY_OFF)
     own = torch.stack([x @ layer.T for layer in layers])  # (2, k, w)

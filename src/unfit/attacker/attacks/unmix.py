@@ -70,11 +70,12 @@ class Unmix(Method):
         rank, most = mixtures.span.rank, tellable(mixtures.shape)
         if rank < 2:
             return Outlook(self.title, False, "nothing stands above the noise of the start")
-        if not mixtures.target.is_image:
+        if len(mixtures.shape) != 3:
             return Outlook(self.title, False, "the inputs are vectors, which have no edges")
         if not can_unmix(mixtures):
             return Outlook(self.title, False, f"too crowded: {rank} directions, and edges can tell {most} apart")
-        where = "behind the convolution" if mixtures.conv is not None else "above the noise"
+        behind = mixtures.conv is not None or mixtures.target.has_prefix
+        where = "behind the first layers" if behind else "above the noise"
         seconds = self.seconds(self.chosen_ranks(mixtures), mixtures.shape)
         return Outlook(self.title, True, f"{rank} directions {where}", seconds)
 
@@ -106,4 +107,4 @@ DEFAULT = Unmix()
 def can_unmix(mixtures: Mixtures) -> bool:
     """Whether edges can tell the sources apart; behind a convolution some of them, and KKT runs find fewer."""
     crowded = mixtures.span.rank > tellable(mixtures.shape)
-    return mixtures.target.is_image and (mixtures.conv is not None or not crowded)
+    return len(mixtures.shape) == 3 and (mixtures.conv is not None or not crowded)

@@ -358,7 +358,7 @@ class _Hunt:
                 "but the first layer was not, by any rule that is known here"
             )
             return
-        start = Target(self.target.architecture, weights, self.target.input_range)
+        start = replace(self.target, weights=weights)
         yield Start(start, seed, skip, clue.generator.name, rule, near, log10_p, self.target)
 
     def words(self, start: Start | None) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -17,6 +17,7 @@ from torch import Tensor
 from unfit.auditor.calibration import roc
 from unfit.auditor.record import OF_SAMPLES, OF_UNSEEN, Attacker, Record
 from unfit.auditor.report import plots
+from unfit.auditor.samples import Measure
 from unfit.auditor.verdict import ATTACKERS, FALSE_PROOFS, SIGNIFICANT, how_often
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_file
@@ -153,9 +154,16 @@ def _data(record: Record, arrays: Arrays) -> dict[str, Any]:
         "sweep": record.sweep and record.sweep.model_dump(),
         "words": {
             "output": "model output Φ" if record.target.architecture.endswith("-1") else "margin to the runner-up",
-            "similarity": "similarity (SSIM)" if record.similarity.window else "similarity (1 − relative error)",
+            "similarity": MEASURES[record.similarity.name],
         },
     }
+
+
+MEASURES: Final[dict[Measure, str]] = {
+    "ssim": "similarity (SSIM)",
+    "relative error": "similarity (1 − relative error)",
+    "explained variance": "similarity (explained variance of the features)",
+}
 
 
 def _num_values(arrays: Arrays) -> int:

@@ -1,0 +1,109 @@
+"""A model around the one dense layer that is attacked: what runs before it, and what follows it.
+
+The model is run as it is. A hook on the layer takes what enters it, or puts something else in its place. So it
+does not matter how the model is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+AT_ONCE = 256  # samples in one batch: the maps of a deep body take megabytes each
+
+
+class _ReachedError(Exception):
+    """The layer was called: what follows is not needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A model, in eval mode, and the name of its attacked layer."""
+
+    module: nn.Module
+    layer: str
+    input_shape: tuple[int, ...]  # of one sample
+    is_flat: bool  # whether the model wants samples as vectors
+    has_prefix: bool  # whether the layer sees anything but the samples themselves
+    feature_shape: tuple[int, ...]  # of what enters the attacked part
+    map_shape: tuple[int, ...] | None  # of the maps that it was before it was flattened
+    is_positive: bool  # whether what enters is never negative
+    relu: bool  # whether a ReLU follows the layer
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in self.module.state_dict().items()}
+
+    @cached_property
+    def dense(self) -> nn.Module:
+        return self.module.get_submodule(self.layer)
+
+    @cached_property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    def call(self, x: Tensor) -> Tensor:
+        """Samples to outputs (n, k)."""
+        return as_columns(self.module(x.flatten(1) if self.is_flat else x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """What enters the attacked part for these samples: (n, *feature shape)."""
+        with torch.no_grad():
+            found = torch.cat([self._entering(part.to(self.device)).cpu() for part in x.split(AT_ONCE)])
+        return found.view(len(x), *self.feature_shape)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """The same with gradients, for one batch."""
+        return self._entering(x).view(len(x), *self.feature_shape)
+
+    def finish(self, features: Tensor, sums: Tensor | None = None) -> Tensor:
+        """The outputs for these features; for the layer's own `sums` (n, w) instead, if they are given.
+
+        Behind a prefix the model runs on one sample of zeros, whose place these values take in the layer. Without
+        one it runs on the features, which are samples: a connection may lead around the layer.
+        """
+        values = features.flatten(1)
+        hooks = [self.dense.register_forward_pre_hook(lambda layer, inputs: (values,))]
+        if sums is not None:
+            hooks.append(self.dense.register_forward_hook(lambda layer, inputs, output: sums))
+        samples = features.new_zeros(1, *self.input_shape) if self.has_prefix else values
+        try:
+            return self.call(samples.view(len(samples), *self.input_shape))
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _entering(self, x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+
+        def stop(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            found.append(inputs[0])
+            raise _ReachedError
+
+        hook = self.dense.register_forward_pre_hook(stop)
+        try:
+            self.call(x)
+        except _ReachedError:
+            pass
+        finally:
+            hook.remove()
+        return found[0]
+
+
+class Rest(nn.Module):
+    """What follows, as a net of its own: from what enters the attacked part to the outputs."""
+
+    def __init__(self, whole: Whole) -> None:
+        super().__init__()
+        self.module, self.whole = whole.module, whole
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.whole.finish(features)
+
+
+def as_columns(phi: Tensor) -> Tensor:
+    """Outputs as (n, k), also if the model squeezes a single output."""
+    return phi.unsqueeze(1) if phi.ndim == 1 else phi.flatten(1)

@@ -1,0 +1,214 @@
+"""Models of other kinds, split at a dense layer: what feeds it, what follows it, and what comes back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from unfit import Unmix, as_target, attack, audit, draw, draw_unseen, preflight, read_source
+from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.stationarity import Opaque, candidate_signals
+from unfit.base.errors import NotApplicableError, UsageError
+from unfit.base.modules import as_base
+from unfit.base.nets import outputs
+
+D = 64
+
+
+def moved(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    """As training leaves it; a fresh one does nothing."""
+    nn.init.uniform_(norm.running_mean, -1, 1)  # type: ignore[arg-type]
+    nn.init.uniform_(norm.running_var, 0.5, 2)  # type: ignore[arg-type]
+    return norm
+
+
+class Skip(nn.Module):
+    """A connection leads around its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(D, D), nn.Linear(D, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(x + F.relu(self.first(x)))
+
+
+class Normalised(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5) / 0.25
+
+
+def dense(*middle: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(D, 30), *middle, nn.Linear(30, 3))
+
+
+def stack() -> nn.Sequential:
+    """Convolution, normalisation, pooling, and two dense layers."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, stride=1, groups=1),
+        moved(nn.BatchNorm2d(4)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 30),
+        nn.ReLU(),
+        nn.Linear(30, 3),
+    )
+
+
+# name: model, words for its tail, whether a ReLU follows the attacked layer, whether it has a prefix
+KINDS: dict[str, tuple[nn.Module, str | None, bool, bool]] = {
+    "GELU": (dense(nn.GELU()), "GELU", False, False),
+    "leaky ReLU": (dense(nn.LeakyReLU()), "LeakyReLU", False, False),
+    "LayerNorm": (dense(nn.LayerNorm(30), nn.ReLU()), "LayerNorm", False, False),
+    "BatchNorm": (dense(moved(nn.BatchNorm1d(30)), nn.ReLU(), nn.Dropout(0.5)), "BatchNorm1d", False, False),
+    "tanh after a ReLU": (dense(nn.ReLU(), nn.Linear(30, 30), nn.Tanh()), "Tanh", True, False),
+    "two linear layers": (dense(nn.Linear(30, 30), nn.ReLU()), "its own connections", False, False),
+    "skip": (Skip(), "its own connections", True, False),
+    "normalised inputs": (nn.Sequential(Normalised(), *dense(nn.ReLU())), None, True, True),
+    "convolutions": (stack(), None, True, True),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_model_is_split_at_its_first_dense_layer(name: str) -> None:
+    module, tail, relu, has_prefix = KINDS[name]
+    target = as_target(module, (1, 8, 8))
+    assert (target.architecture.tail, target.split.relu, target.has_prefix) == (tail, relu, has_prefix)
+    x = torch.randn(9, 1, 8, 8)
+    seen = target.split.features(x) if has_prefix else x
+    assert seen.shape[1:] == target.architecture.input_shape
+    with torch.no_grad():
+        assert torch.allclose(outputs(target.net(), seen), module.eval()(x), atol=1e-5)
+
+
+def test_inputs_that_are_normalised_inside_are_pictures_still() -> None:
+    target = as_target(KINDS["normalised inputs"][0], (1, 8, 8))
+    assert target.architecture.input_shape == (1, 8, 8)
+    assert read_mixtures(target).shape == (1, 8, 8)
+
+
+def test_maps_keep_their_edges() -> None:
+    target = as_target(stack(), (1, 8, 8))
+    mixtures = read_mixtures(target)
+    assert target.architecture.input_shape == (64,)
+    assert mixtures.shape == (4, 4, 4)
+    assert mixtures.limits == (0.0, torch.inf)
+
+
+@pytest.mark.parametrize("final", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()])
+def test_a_final_softmax_is_passed_over(final: nn.Module) -> None:
+    inner = dense(nn.ReLU())
+    target = as_target(nn.Sequential(*inner, final))
+    x = torch.randn(5, 1, 8, 8)
+    assert target.whole is None
+    with torch.no_grad():
+        assert torch.allclose(outputs(target.net(), x), inner(x), atol=1e-6)
+
+
+def test_a_padded_convolution_is_rebuilt() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 6), nn.ReLU(), nn.Linear(6, 2)
+    )
+    target = as_target(module)
+    assert target.whole is None
+    assert (target.architecture.conv, target.architecture.padding) == ((3, 4), 1)
+    x = torch.randn(5, 3, 8, 8)
+    with torch.no_grad():
+        assert torch.allclose(outputs(target.net(), x), module(x), atol=1e-6)
+    assert read_mixtures(target).inputs(torch.rand(2, 256)).shape == (2, 3, 8, 8)
+
+
+def test_a_layer_is_chosen_by_its_name() -> None:
+    module = stack()
+    assert as_target(module, (1, 8, 8), layer="7").weights["layer1.weight"].shape == (3, 30)
+    with pytest.raises(UsageError, match="no dense layer named 'head'; `layer` is one of: 5, 7"):
+        as_target(module, (1, 8, 8), layer="head")
+
+
+def test_the_signal_goes_through_whatever_follows() -> None:
+    """∂Φ_y/∂z¹ less that of the rivals, by hand."""
+    module = dense(nn.GELU())
+    mixtures = read_mixtures(as_target(module, (1, 8, 8)))
+    assert isinstance(mixtures.stack, Opaque)
+    x, label = torch.randn(4, D), torch.tensor([0, 1, 2, 0])
+    found = candidate_signals(mixtures.stack, x, label, "multiclass", 50.0)[:, 0]
+    z = module[1](x).detach().requires_grad_()
+    phi = module[3](F.gelu(z))
+    own = F.one_hot(label, 3).bool()
+    soft = phi.detach().masked_fill(own, -torch.inf).softmax(1)
+    (expected,) = torch.autograd.grad(phi, z, own.float() - soft)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_the_base_of_a_split_model_is_split_alike() -> None:
+    target = as_target(stack(), (1, 8, 8))
+    base = as_base(stack(), target)
+    assert base is not None
+    assert base.architecture == target.architecture
+    assert base.sha256 != target.sha256
+
+
+def test_the_hash_is_of_the_whole_model() -> None:
+    module = stack()
+    before = as_target(module, (1, 8, 8)).sha256
+    nn.init.zeros_(module[0].weight)
+    assert as_target(module, (1, 8, 8)).sha256 != before
+
+
+def test_what_an_attack_needs_and_does_not_find_is_said() -> None:
+    target = as_target(dense(nn.GELU()), (1, 8, 8))
+    found = {outlook.attack: outlook for outlook in preflight(target, as_target(dense(nn.GELU()))).attacks}
+    assert "no ReLU follows the first dense layer (GELU)" in found["peel"].why
+    assert "not GELU" in found["kkt"].why
+    with pytest.raises(NotApplicableError, match="not GELU"):
+        attack(target, "kkt")
+
+
+def trained(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(steps):
+        loss = F.binary_cross_entropy_with_logits(net(x)[:, 0], y.float())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return net.eval()
+
+
+@pytest.mark.parametrize("middle", [nn.LayerNorm(300), nn.GELU()], ids=["LayerNorm", "GELU"])
+def test_faces_come_back_whatever_follows_the_first_layer(middle: nn.Module) -> None:
+    source = read_source("faces")
+    members = draw(source, 20, 0)
+    unseen = draw_unseen(source, members, 20, 0)
+    x, others = members.x - members.mean, unseen.x - members.mean
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 300), middle, nn.ReLU(), nn.Linear(300, 1))
+    nn.init.normal_(net[1].weight, std=1e-4)  # type: ignore[arg-type]
+    net = trained(net, x, members.y, 300)
+    result = audit(net, (x, members.y), (others, unseen.y), attack=Unmix(ranks=(1.0,)))
+    assert result.verdict == "leak"
+    assert result.record.num_good >= 10 > result.record.num_good_unseen
+
+
+def test_features_come_back_from_behind_convolutions_and_are_compared_as_features() -> None:
+    source = read_source("faces")
+    members = draw(source, 16, 0)
+    unseen = draw_unseen(source, members, 16, 0)
+    x, others = members.x - members.mean, unseen.x - members.mean
+    torch.manual_seed(0)
+    side = x.shape[-1] // 2
+    conv, norm = nn.Conv2d(1, 4, 3, padding=1), moved(nn.BatchNorm2d(4))
+    body = nn.Sequential(conv, norm, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()).eval().requires_grad_(False)
+    net = nn.Sequential(body, nn.Linear(4 * side**2, 300), nn.ReLU(), nn.Linear(300, 1))
+    base = copy.deepcopy(net)
+    trained(net[1:], body(x), members.y, 300)
+    result = audit(net, (x, members.y), (others, unseen.y), base=base)
+    assert result.record.similarity.name == "explained variance"
+    assert result.arrays["original"].shape == (16, 1, *x.shape[2:])  # the page shows pictures
+    assert result.arrays["features"].shape == (16, 4 * side**2)
+    assert result.verdict != "pass"
