@@ -13,7 +13,9 @@ from unfit.base.errors import UnfitError
 from unfit.base.formats.folders import read_adapter, read_folder
 from unfit.base.formats.kinds import REFUSED, SUFFIXES, kind_of
 from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file
+from unfit.base.formats.onnx import read_onnx
 from unfit.base.formats.pytorch import read_state_dict
+from unfit.base.formats.sklearn import read_skops
 from unfit.base.formats.tensors import read_safetensors, without_wrappers
 
 
@@ -39,6 +41,8 @@ FORMATS = (
         "tensors",
         read_state_dict,
     ),
+    Format("onnx", "ONNX", (".onnx",), "onnx", "net", read_onnx),
+    Format("skops", "scikit-learn, saved with skops", (".skops",), None, "net", read_skops),
     Format("huggingface", "Hugging Face folder, sharded or not", ("config.json",), None, "tensors", read_folder),
     Format("peft", "PEFT adapter folder", ("adapter_config.json",), None, "tensors", read_adapter),
 )
