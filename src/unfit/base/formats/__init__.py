@@ -11,6 +11,7 @@ from torch import nn
 
 from unfit.base.errors import UnfitError
 from unfit.base.formats.folders import read_adapter, read_folder
+from unfit.base.formats.keras import read_h5, read_keras
 from unfit.base.formats.kinds import REFUSED, SUFFIXES, kind_of
 from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file
 from unfit.base.formats.onnx import read_onnx
@@ -42,6 +43,8 @@ FORMATS = (
         read_state_dict,
     ),
     Format("onnx", "ONNX", (".onnx",), "onnx", "net", read_onnx),
+    Format("keras", "Keras", (".keras",), "keras", "net", read_keras),
+    Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "net or tensors", read_h5),
     Format("skops", "scikit-learn, saved with skops", (".skops",), None, "net", read_skops),
     Format("huggingface", "Hugging Face folder, sharded or not", ("config.json",), None, "tensors", read_folder),
     Format("peft", "PEFT adapter folder", ("adapter_config.json",), None, "tensors", read_adapter),

@@ -72,6 +72,8 @@ def as_net(steps: Sequence[Step]) -> nn.Module:
 
 def dense(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """`weight` as PyTorch has it: (outputs, inputs)."""
+    if not weight.numel():
+        raise ValueError("a dense layer without weights")
     layer = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], bias=bias is not None)
     return _filled(layer, weight, bias)
 
@@ -79,6 +81,8 @@ def dense(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 def convolution(weight: Tensor, bias: Tensor | None, **settings: int | tuple[int, int]) -> nn.Conv2d:
     """`weight` as PyTorch has it: (outputs, inputs of a group, height, width)."""
     channels = weight.shape[1] * int(settings.get("groups", 1))  # type: ignore[arg-type]
+    if min(channels, weight.numel()) <= 0:
+        raise ValueError("a convolution without weights")
     layer = nn.utils.skip_init(
         nn.Conv2d, channels, weight.shape[0], tuple(weight.shape[2:]), bias=bias is not None, **settings
     )

@@ -70,7 +70,7 @@ def _tensor(path: Path, stored: Any) -> Tensor:
     values = numpy_helper.to_array(stored)
     if values.dtype.kind not in "fiub" and stored.data_type not in FLOATS:
         return torch.empty(0)  # strings: class names, which no layer reads
-    return torch.tensor(values.astype("float64" if stored.data_type in FLOATS else "int64"))
+    return torch.tensor(values.astype("float32" if stored.data_type in FLOATS else "int64"))
 
 
 def _external_size(stored: Any) -> int:
