@@ -10,7 +10,7 @@ from typing import Literal
 from torch import nn
 
 from unfit.base.errors import UnfitError
-from unfit.base.formats.folders import read_adapter, read_folder
+from unfit.base.formats.folders import read_adapter, read_folder, read_run
 from unfit.base.formats.keras import read_h5, read_keras
 from unfit.base.formats.kinds import REFUSED, SUFFIXES, kind_of
 from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file
@@ -33,6 +33,7 @@ class Format:
 
 
 FORMATS = (
+    Format("run", "run folder of `unfit fit`", ("target.safetensors",), None, "tensors", read_run),
     Format("safetensors", "safetensors", (".safetensors",), None, "tensors", read_safetensors),
     Format(
         "pytorch",
@@ -66,8 +67,6 @@ def read_model(path: str | Path) -> Weights | nn.Module:
         check_file(path)
     suffixes = {suffix: each.kind for each in FORMATS for suffix in each.suffixes} | SUFFIXES
     kind = kind_of(path, suffixes)
-    if kind == "run":
-        return read_safetensors(path / "target.safetensors")
     if kind in REFUSED:
         raise UnfitError(f"{path}: this is {REFUSED[kind]}")
     found = next((each for each in FORMATS if each.kind == kind), None)

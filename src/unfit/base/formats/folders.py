@@ -1,4 +1,4 @@
-"""Folders as Hugging Face's libraries write them: a whole model, in one file or in shards, or a PEFT adapter."""
+"""Folders: runs of `unfit fit`, and what Hugging Face's libraries write, whole models or PEFT adapters."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from unfit.base.formats.tensors import natural, read_safetensors, without_wrappe
 MODELS = ("model.safetensors", "pytorch_model.bin")
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 MAX_JSON = 100_000_000  # bytes: an index has a line for each tensor
+
+
+def read_run(folder: Path) -> Weights:
+    """A folder that `unfit fit` wrote."""
+    return _read_one(folder, ("target.safetensors",))
 
 
 def read_folder(folder: Path) -> Weights:

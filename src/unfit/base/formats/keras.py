@@ -20,13 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit.base.errors import UnfitError, needs
+from unfit.base.errors import UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, as_net, batch_norm, convolution, dense, layer_norm
 from unfit.base.formats.limits import Weights, check_shapes, check_zip, ready, whole
 from unfit.base.formats.tensors import natural
 
 Datasets = dict[str, list[Any]]  # of each layer, in Keras' order
 Arrays = dict[str, list[Tensor]]
+IN_A_ROW = "only layers in a row are read"
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")  # γ, β and the statistics, as Keras stores them
 
 
@@ -173,6 +174,12 @@ class Layer:
             if (found := self.settings.get(name, value)) != value:
                 raise CannotReadError(f"{name}={found}")
 
+    def kernel(self) -> tuple[Tensor, Tensor | None]:
+        """And the bias, if there is one. Quantised layers have more."""
+        if len(self.arrays) != 1 + bool(self.settings.get("use_bias", True)):
+            raise CannotReadError(f"{len(self.arrays)} arrays of weights")
+        return self.arrays[0], self.arrays[1] if self.arrays[1:] else None
+
     def pair(self, name: str, default: tuple[int, int] = (1, 1)) -> tuple[int, int]:
         found = self.settings.get(name) or default
         a, b = (found, found) if isinstance(found, int) else found
@@ -181,7 +188,7 @@ class Layer:
 
 def _net(path: Path, config: dict[str, Any], arrays: Arrays) -> nn.Module:
     described = config["config"]["layers"]
-    _must_be_a_chain(path, config["class_name"], described)
+    _must_be_a_chain(path, config)
     place = Place(_input_shape(path, described))
     layers: list[nn.Module] = []
     for each in described:
@@ -196,21 +203,21 @@ def _net(path: Path, config: dict[str, Any], arrays: Arrays) -> nn.Module:
     return ready(path, as_net([(layer, (i,)) for i, layer in enumerate(layers)]))
 
 
-def _must_be_a_chain(path: Path, kind: str, described: list[Any]) -> None:
+def _must_be_a_chain(path: Path, config: dict[str, Any]) -> None:
+    kind, described = config["class_name"], config["config"]["layers"]
     if kind not in ("Sequential", "Functional", "Model"):
-        raise UnfitError(
-            f"{path}: a model of the class {kind}, whose code is not run; only layers in a row are read"
-        )
-    for before, layer in zip([None, *described], described, strict=False):
-        text = json.dumps(layer.get("inbound_nodes", []))
-        sources = set(re.findall(r'"keras_history": \["([^"]*)"', text)) or set(
-            re.findall(r'\[\["([^"]*)", 0', text)
-        )
-        if sources and (before is None or sources != {before["config"]["name"]}):
-            name = layer["config"]["name"]
-            raise UnfitError(
-                f"{path}: {name!r} takes its inputs from {sorted(sources)}; only layers in a row are read"
-            )
+        raise UnfitError(f"{path}: a model of the class {kind}, whose code is not run; {IN_A_ROW}")
+    names = [layer["config"]["name"] for layer in described]
+    for before, name, layer in zip([None, *names], names, described, strict=False):
+        if (sources := _sources(layer.get("inbound_nodes", []))) and sources != {before}:
+            raise UnfitError(f"{path}: {name!r} takes its inputs from {listed(sorted(sources))}; {IN_A_ROW}")
+    if (ends := _sources([[config["config"].get("output_layers", [])]])) and ends != {names[-1]}:
+        raise UnfitError(f"{path}: its outputs are those of {listed(sorted(ends))}; {IN_A_ROW}")
+
+
+def _sources(nodes: Any) -> set[str]:
+    """The layers that tensors come from: [name, number of the node, number of the tensor]."""
+    return set(re.findall(r'\["([^"]*)", \d+, \d+', json.dumps(nodes)))
 
 
 def _input_shape(path: Path, described: list[Any]) -> tuple[int, ...]:
@@ -237,7 +244,7 @@ def _layers(layer: Layer, place: Place) -> list[nn.Module]:
 
 def _activation(name: Any) -> list[nn.Module]:
     name = name.get("config") if isinstance(name, dict) else name
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CannotReadError(f"the activation {name!r}")
     return [] if name == "linear" else [ACTIVATIONS[name]()]
 
@@ -245,10 +252,10 @@ def _activation(name: Any) -> list[nn.Module]:
 def _dense(layer: Layer, place: Place) -> list[nn.Module]:
     if len(place.shape) != 1:
         raise CannotReadError(f"inputs of shape {place.shape}; flatten them first")
-    kernel, *bias = layer.arrays
+    kernel, bias = layer.kernel()
     kernel = kernel if place.order is None else kernel[place.order]
     place.shape, place.order = (kernel.shape[1],), None
-    return [dense(kernel.T, bias[0] if bias else None)]
+    return [dense(kernel.T, bias)]
 
 
 def _flatten(layer: Layer, place: Place) -> list[nn.Module]:
@@ -271,13 +278,13 @@ def _reshape(layer: Layer, place: Place) -> list[nn.Module]:
 
 def _conv(layer: Layer, place: Place) -> list[nn.Module]:
     layer.must(data_format="channels_last")
-    kernel, *bias = layer.arrays
+    kernel, bias = layer.kernel()
     stride, dilation = layer.pair("strides"), layer.pair("dilation_rate")
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel.shape[:2], strict=True)]
     pads = _same_pads(layer, place, reach, stride)
     _slide(place, reach, stride, pads, int(kernel.shape[3]))
     groups = int(layer.settings.get("groups", 1))
-    made = convolution(_turned(kernel), bias[0] if bias else None, stride=stride, dilation=dilation, groups=groups)
+    made = convolution(_turned(kernel), bias, stride=stride, dilation=dilation, groups=groups)
     return [nn.ZeroPad2d(pads), made] if any(pads) else [made]
 
 
@@ -402,7 +409,7 @@ def _nothing(layer: Layer, place: Place) -> list[nn.Module]:
 
 
 EPSILON = 1e-7  # keras.backend.epsilon()
-ACTIVATIONS: dict[Any, Callable[[], nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "linear": nn.Identity,
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,

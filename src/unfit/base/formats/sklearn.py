@@ -7,6 +7,7 @@ import json
 import math
 import zipfile
 from pathlib import Path
+from tokenize import TokenError  # what NumPy raises for a damaged header
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ def from_sklearn(estimator: Any) -> nn.Module:
 
 def read_skops(path: Path) -> nn.Module:
     """Needs neither skops nor scikit-learn. Nothing is built but arrays, numbers and strings."""
-    with whole(path, "skops"), zipfile.ZipFile(path) as archive:
+    with whole(path, "skops", SyntaxError, TokenError), zipfile.ZipFile(path) as archive:
         check_zip(path, archive)
         return _net(path, _value(json.loads(archive.read("schema.json")), archive, path))
 
