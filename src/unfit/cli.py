@@ -40,6 +40,7 @@ from unfit.auditor.split import SPLIT_FILES, write_split
 from unfit.base.errors import UnfitError, UsageError, explained, unknown
 from unfit.base.files import as_json as json_text
 from unfit.base.files import new_file, new_folder
+from unfit.base.formats import format_table
 from unfit.base.progress import bar
 from unfit.base.target import load_base, load_target, save_weights
 from unfit.lab.fit import FitSettings, Loss
@@ -649,6 +650,15 @@ def reproduce(
             out.print(f"{item.name}: {line}")
         out.print(f"{item.name}: {results.seconds:.0f} s, {folder / 'figure.png'}")
     return max(codes)
+
+
+@app.command()
+def formats() -> int:
+    """Which files can be attacked or audited, what each gives, and what must be installed for it."""
+    for each in format_table():
+        needed = f"needs unfit[{each.extra}]" if each.extra else ""
+        out.print(f"{' '.join(each.suffixes):<26} {each.gives:<14}  {each.name:<54} {needed}".rstrip())
+    return 0
 
 
 @app.command()

@@ -1,17 +1,9 @@
-"""The target of an attack: weights, architecture, and what an attacker may assume. It holds no training data.
-
-Checkpoints come from strangers. Only tensors are unpickled, and sizes are checked before memory is allocated.
-"""
+"""The target of an attack: weights, architecture, and what an attacker may assume. It holds no training data."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import pickle
-import re
-import struct
-import warnings
-import zipfile
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,22 +12,17 @@ from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from unfit.base.errors import UnfitError, listed
+from unfit.base.errors import UnfitError
 from unfit.base.files import read_as, write_json
+from unfit.base.formats import read_model
+from unfit.base.formats.limits import Weights as Weights
+from unfit.base.formats.tensors import natural
 from unfit.base.nets import MAX_PARAMETERS, Architecture, build
 from unfit.base.whole import Rest, Whole
 
-Weights = dict[str, Tensor]
-_BROKEN = (  # what PyTorch raises for a damaged file
-    *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
-    *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile),
-)
-CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict"
-MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
 MAX_PADDING = 1000  # of a convolution: more pads any picture with more than itself
 
 
@@ -227,16 +214,11 @@ def _is_dense(name: str, value: Tensor) -> bool:
 def _layer_order(found: Weights) -> list[str]:
     """Names of dense layers in an order that chains: as stored, or sorted by the numbers in the names."""
     names = [key.rpartition(".")[0] for key in found if key.endswith(".weight")]
-    for order in (names, sorted(names, key=_natural)):
+    for order in (names, sorted(names, key=natural)):
         shapes = [found[f"{name}.weight"].shape for name in order]
         if all(len(s) == 2 for s in shapes) and all(a[0] == b[1] for a, b in pairwise(shapes)):
             return order
     return []
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts fc2 before fc10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
 def picture_shape(d: int) -> tuple[int, ...]:
@@ -270,60 +252,7 @@ def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | N
 
 
 def _read_weights(path: Path) -> Weights:
-    if not path.is_file():
-        raise UnfitError(f"{path}: no such checkpoint; {CHECKPOINTS}")
-    _check_size(path, "has", path.stat().st_size)
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    if path.suffix in (".pt", ".pth"):
-        return _read_state_dict(path)
-    raise UnfitError(f"{path}: unknown kind of checkpoint; {CHECKPOINTS}")
-
-
-def _check_size(path: Path, verb: str, num_bytes: int) -> None:
-    if num_bytes > MAX_CHECKPOINT:
-        raise UnfitError(f"{path}: {verb} {num_bytes / 1e9:.1f} GB; the limit is {MAX_CHECKPOINT / 1e9:.0f} GB")
-
-
-def _read_safetensors(path: Path) -> Weights:
-    try:
-        with safe_open(path, framework="pt") as file:
-            # the file is sorted by size; the numbers in the names give the order of the layers
-            return {name: file.get_tensor(name) for name in sorted(file.keys(), key=_natural)}
-    except (SafetensorError, ValueError, OSError) as error:
-        raise UnfitError(f"{path}: not a complete safetensors file ({error}); was it cut short?") from error
-
-
-def _is_plain(value: object) -> bool:
-    """A dense tensor with values: not sparse, not on `meta`."""
-    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
-
-
-def _read_state_dict(path: Path) -> Weights:
-    """`weights_only` refuses all but tensors and plain containers, so a malicious pickle does not run."""
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                size = sum(entry.file_size for entry in archive.infolist())
-            _check_size(path, "unpacks to", size)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UnfitError(
-            f"{path}: contains more than tensors, so it was not loaded (it could run code); "
-            "save only model.state_dict(), or use .safetensors"
-        ) from error
-    except _BROKEN as error:
-        raise UnfitError(
-            f"{path}: not a complete PyTorch file ({type(error).__name__}: {str(error)[:200]}); was it cut short?"
-        ) from error
-    if not isinstance(content, dict) or not content:
-        raise UnfitError(f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()")
-    plain = {str(key): value.detach() for key, value in content.items() if _is_plain(value)}
-    if others := [str(key) for key in content if str(key) not in plain]:
-        raise UnfitError(f"{path}: not a state dict: found non-tensors {listed(others)}; save model.state_dict()")
-    # a tensor with stride 0 can claim any size with a few bytes
-    if (total := sum(value.numel() for value in plain.values())) > MAX_PARAMETERS:
-        raise UnfitError(f"{path}: claims {total:,} parameters; the limit is {MAX_PARAMETERS:,}")
-    return plain
+    found = read_model(path)
+    if isinstance(found, nn.Module):
+        raise UnfitError(f"{path}: holds a whole net; pass `read_model(path)` in Python")
+    return found

@@ -1,0 +1,65 @@
+"""Files come from strangers: every size is checked before memory is allocated, and damage is one clear line."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from unfit.base.errors import UnfitError
+from unfit.base.nets import MAX_PARAMETERS
+
+Weights = dict[str, Tensor]
+CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict; `unfit formats` lists all kinds"
+MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
+_BROKEN = (  # what PyTorch, zipfile, JSON and HDF5 raise for a damaged file
+    *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error),
+)
+
+
+@contextmanager
+def whole(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+    """What a damaged file raises becomes one line. `errors` are those of the format's own package."""
+    try:
+        yield
+    except _BROKEN + errors as error:
+        raise UnfitError(
+            f"{path}: not a complete {kind} file ({type(error).__name__}: {str(error)[:200]}); was it cut short?"
+        ) from error
+
+
+def check_file(path: Path) -> None:
+    """A regular file of a size that can be read: not a device, a pipe or a folder."""
+    if not path.is_file():
+        raise UnfitError(f"{path}: no such checkpoint; {CHECKPOINTS}")
+    check_size(path, "has", path.stat().st_size)
+
+
+def check_size(path: Path, verb: str, num_bytes: int) -> None:
+    if num_bytes > MAX_CHECKPOINT:
+        raise UnfitError(f"{path}: {verb} {num_bytes / 1e9:.1f} GB; the limit is {MAX_CHECKPOINT / 1e9:.0f} GB")
+
+
+def check_zip(path: Path, archive: zipfile.ZipFile) -> None:
+    check_size(path, "unpacks to", sum(entry.file_size for entry in archive.infolist()))
+
+
+def check_shapes(path: Path, shapes: Iterable[Iterable[int]]) -> None:
+    """A file of a few bytes can claim tensors of any size: with stride 0, or compressed."""
+    if (total := sum(math.prod(shape) for shape in shapes)) > MAX_PARAMETERS:
+        raise UnfitError(f"{path}: claims {total:,} parameters; the limit is {MAX_PARAMETERS:,}")
+
+
+def ready(path: Path, net: nn.Module) -> nn.Module:
+    """A net as it is used: float32, in eval mode, all of its values finite."""
+    net = net.float().eval().requires_grad_(False)
+    if bad := [name for name, value in net.state_dict().items() if not value.isfinite().all()]:
+        raise UnfitError(f"{path}: {bad[0]} has values that are NaN or infinite")
+    return net

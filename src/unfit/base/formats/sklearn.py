@@ -1,0 +1,114 @@
+"""scikit-learn's perceptrons: the object itself, or a `.skops` file, which is JSON and arrays, read as such."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from pathlib import Path
+from tokenize import TokenError  # what NumPy raises for a damaged header
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unfit.base.errors import UnfitError
+from unfit.base.formats.layers import Affine, dense
+from unfit.base.formats.limits import check_shapes, check_zip, ready, whole
+
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
+LOGITS = ("softmax", "logistic", "identity")  # final activations: left out, so that the net returns logits
+READ = (  # of the attributes in a file; training left many others
+    *("coefs_", "intercepts_", "activation", "out_activation_", "steps"),
+    *("mean_", "scale_", "min_", "with_mean", "with_std", "clip"),
+)
+
+
+def from_sklearn(estimator: Any) -> nn.Module:
+    """An `MLPClassifier` or `MLPRegressor`, fitted, alone or at the end of a pipeline after scalers, as a net."""
+    return _net(Path(type(estimator).__name__), estimator)
+
+
+def read_skops(path: Path) -> nn.Module:
+    """Needs neither skops nor scikit-learn. Nothing is built but arrays, numbers and strings."""
+    with whole(path, "skops", SyntaxError, TokenError), zipfile.ZipFile(path) as archive:
+        check_zip(path, archive)
+        return _net(path, _value(json.loads(archive.read("schema.json")), archive, path))
+
+
+def _net(path: Path, estimator: Any) -> nn.Module:
+    *before, last = [step for _, step in getattr(estimator, "steps", [("", estimator)])]
+    layers = [layer for each in before for layer in _scaler(path, each)]
+    return ready(path, nn.Sequential(*layers, *_perceptron(path, last)))
+
+
+def _perceptron(path: Path, mlp: Any) -> list[nn.Module]:
+    if not all(hasattr(mlp, name) for name in ("coefs_", "intercepts_", "activation", "out_activation_")):
+        raise UnfitError(
+            f"{path}: {_kind(mlp)} is not a fitted MLPClassifier or MLPRegressor; no other estimator is read"
+        )
+    if mlp.activation not in ACTIVATIONS or mlp.out_activation_ not in LOGITS:
+        raise UnfitError(f"{path}: cannot read the activations {mlp.activation!r} and {mlp.out_activation_!r}")
+    check_shapes(path, (np.shape(weight) for weight in mlp.coefs_))
+    layers: list[nn.Module] = []
+    for weight, bias in zip(mlp.coefs_, mlp.intercepts_, strict=True):
+        layers += [dense(_tensor(weight).T, _tensor(bias)), ACTIVATIONS[mlp.activation]()]
+    return layers[:-1]
+
+
+def _scaler(path: Path, step: Any) -> list[nn.Module]:
+    """(x − mean) / scale of a StandardScaler, x · scale + min of a MinMaxScaler."""
+    kind = _kind(step)
+    if kind == "StandardScaler":
+        scale = 1 / _tensor(step.scale_) if step.with_std else torch.ones(1)
+        return [Affine(scale, -_tensor(step.mean_) * scale if step.with_mean else torch.zeros(1))]
+    if kind == "MinMaxScaler" and not step.clip:
+        return [Affine(_tensor(step.scale_), _tensor(step.min_))]
+    if kind in ("NoneType", "str"):  # `passthrough`
+        return []
+    raise UnfitError(
+        f"{path}: cannot read the pipeline's {kind}; apply it to the samples, and save the perceptron"
+    )
+
+
+def _kind(thing: Any) -> str:
+    """The class of an object, or of what a file says that it was."""
+    return str(getattr(thing, "saved_class", type(thing).__name__))
+
+
+def _tensor(value: Any) -> Tensor:
+    return torch.tensor(np.asarray(value, dtype=np.float64))
+
+
+def _value(node: dict[str, Any], archive: zipfile.ZipFile, path: Path) -> Any:
+    """What a node of `schema.json` stands for; of objects, the attributes that are read here."""
+    match node["__loader__"]:
+        case "JsonNode":
+            return json.loads(node["content"])
+        case "ListNode" | "TupleNode":
+            return [_value(each, archive, path) for each in node["content"]]
+        case "NdArrayNode" if node["type"] == "numpy":
+            return _array(archive.read(node["file"]))
+        case "ObjectNode":
+            saved = {
+                name: _value(each, archive, path)
+                for name, each in node["content"]["content"].items()
+                if name in READ
+            }
+            return SimpleNamespace(saved_class=str(node["__class__"]), **saved)
+        case other:
+            raise UnfitError(f"{path}: cannot read a {node['__class__']} ({other})")
+
+
+def _array(data: bytes) -> np.ndarray[Any, Any]:
+    """An .npy file, whose header must tell the size that it has. Object arrays would be pickles."""
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an .npy file of another version")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError("an .npy file that does not have the size it tells")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
