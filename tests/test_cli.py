@@ -180,7 +180,7 @@ def damage_nan(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (damage_nothing, "no such checkpoint"),
+        (damage_nothing, "no weights in this folder"),
         (damage_cut, "cut short"),
         (damage_nan, "layer2.weight has 1 values"),
     ],

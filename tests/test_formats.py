@@ -31,7 +31,7 @@ from unfit.base.errors import UnfitError
 from unfit.base.formats import format_table, read_model
 from unfit.base.formats.folders import adapter_scale
 from unfit.base.formats.sklearn import from_sklearn
-from unfit.base.target import load_target
+from unfit.base.load import load_target
 
 Weights = dict[str, Tensor]
 

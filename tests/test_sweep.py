@@ -30,8 +30,9 @@ from unfit.attacker.sweep.run import make_plan, sweep
 from unfit.attacker.sweep.tpe import propose
 from unfit.attacker.sweep.trials import Job, Plan, Sampler, draw, outcome_of
 from unfit.base.errors import UnfitError, UsageError
+from unfit.base.load import load_target
 from unfit.base.nets import initialise, parse_architecture
-from unfit.base.target import Target, load_target
+from unfit.base.target import Target
 
 Run = Callable[..., tuple[int, str, str]]
 SHORT = PaperKKT(num_candidates=10, iterations=300)  # a trial takes half a second

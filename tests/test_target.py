@@ -19,16 +19,9 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError
 from unfit.base.files import write_json
+from unfit.base.load import load_base, load_target
 from unfit.base.nets import MAX_PARAMETERS, Architecture, initialise, parse_architecture
-from unfit.base.target import (
-    NotPlainError,
-    Target,
-    load_base,
-    load_target,
-    picture_shape,
-    save_target,
-    save_weights,
-)
+from unfit.base.target import NotPlainError, Target, picture_shape, save_target, save_weights
 
 Weights = dict[str, Tensor]
 
@@ -204,7 +197,7 @@ def test_the_hash_sees_every_tensor(tmp_path):
 def test_what_is_not_there_is_told(tmp_path):
     for path in (tmp_path / "no.pt", tmp_path / "no"):
         refused("no such checkpoint; pass a run folder, a .safetensors file or a .pt state dict", path)
-    with pytest.raises(UnfitError, match=r"target.safetensors: no such checkpoint"):
+    with pytest.raises(UnfitError, match=r"no weights in this folder"):
         load_target(tmp_path)
 
 
@@ -402,7 +395,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
 )
 def test_without_a_description_only_plain_perceptrons_are_read(tmp_path, change, match):
     path = stored(tmp_path / "net.pt", plain() | change)
-    refused(f"not a plain perceptron: .*{match}.*Describe other nets in net.json beside it", path)
+    refused(f"not a plain perceptron: .*{match}.*describe it in net.json beside it", path)
 
 
 @pytest.mark.parametrize(
@@ -536,5 +529,8 @@ def test_a_base_of_another_architecture_is_refused(tmp_path, text, shape, biases
 
 
 def test_a_folder_without_a_start_is_told(tmp_path):
+    with pytest.raises(UnfitError, match="no weights in this folder"):
+        load_base(tmp_path, target("6-5", (7,)))
+    save_target(target("6-5", (7,)), tmp_path)  # a run, whose target is not its own base
     with pytest.raises(UnfitError, match=r"start.safetensors: no such checkpoint"):
         load_base(tmp_path, target("6-5", (7,)))

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from unfit.auditor.sources import read_source as read_source
     from unfit.base.errors import MisfitError as MisfitError
     from unfit.base.errors import UnfitError as UnfitError
+    from unfit.base.load import Reading as Reading
+    from unfit.base.load import load_base as load_base
+    from unfit.base.load import load_target as load_target
     from unfit.base.modules import as_target as as_target
     from unfit.base.nets import Architecture as Architecture
     from unfit.base.nets import parse_architecture as parse_architecture
     from unfit.base.target import Target as Target
-    from unfit.base.target import load_base as load_base
-    from unfit.base.target import load_target as load_target
     from unfit.lab.fit import FitSettings as FitSettings
     from unfit.lab.fit import fit as fit
     from unfit.lab.runs import audit_run as audit_run
@@ -79,16 +80,13 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
     ),
     "unfit.auditor.sources": ("read_source",),
     "unfit.base.errors": ("MisfitError", "UnfitError"),
+    "unfit.base.load": ("Reading", "load_base", "load_target"),
     "unfit.base.modules": ("as_target",),
     "unfit.base.nets": (
         "Architecture",
         "parse_architecture",
     ),
-    "unfit.base.target": (
-        "Target",
-        "load_base",
-        "load_target",
-    ),
+    "unfit.base.target": ("Target",),
     "unfit.lab.fit": (
         "FitSettings",
         "fit",

@@ -41,8 +41,9 @@ from unfit.base.errors import UnfitError, UsageError, explained, unknown
 from unfit.base.files import as_json as json_text
 from unfit.base.files import new_file, new_folder
 from unfit.base.formats import format_table
+from unfit.base.load import Reading, load_base, load_target
 from unfit.base.progress import bar
-from unfit.base.target import load_base, load_target, save_weights
+from unfit.base.target import save_weights
 from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
@@ -140,7 +141,7 @@ else:
 
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
-TARGET_HELP = "A run folder, a .safetensors or a .pt state dict."
+TARGET_HELP = "A checkpoint or a folder; `unfit formats` lists what can be read."
 TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
 Base = Annotated[
     Path | None, typer.Option(help="The weights training started from, if known; attacks the change.")
@@ -195,6 +196,32 @@ class SweepOptions(AttackOptions):
     iterations: Annotated[
         int | None, typer.Option(help="Of each trial; default: the attack's own (paper: 50,000).")
     ] = None
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How the checkpoint becomes a net, where the file alone does not say."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="Your code: NAME() builds the model, which gets these weights."),
+    ] = None
+    layer: Annotated[
+        str | None, typer.Option(help="The dense layer to attack; default: the first that sees each sample once.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ShapedModelOptions(ModelOptions):
+    input_shape: Annotated[
+        str | None, typer.Option(metavar="3,32,32", help="Of one sample, where the weights do not tell.")
+    ] = None
+
+    def value(self) -> Reading:
+        sides = self.input_shape.replace("x", ",").split(",") if self.input_shape else []
+        if not all(side.strip().isdecimal() and int(side) for side in sides):
+            raise UsageError(f"cannot read the `input_shape` {self.input_shape!r}; write 784 or 3,32,32")
+        return Reading(model=self.model, layer=self.layer, input_shape=tuple(map(int, sides)) or None)
 
 
 @dataclass(frozen=True)
@@ -350,13 +377,14 @@ def attack(
     target: TargetPath,
     out_file: Annotated[Path, typer.Option("--out", help="The file of candidates; must not exist yet.")],
     options: BudgetOptions,
+    how: ShapedModelOptions,
     base: Base = None,
     force: Force = False,
 ) -> int:
     """Reconstruct training samples from weights alone."""
     value = options.value()
     with new_file(out_file, force) as file:
-        attacked = load_target(target)
+        attacked = load_target(target, how.value(), base)
         start = load_base(base, attacked) if base else None
         with bar("attacking") as progress:
             candidates = run_attack(value, attacked, start, progress)
@@ -368,8 +396,10 @@ def attack(
 
 
 @app.command()
+@grouped
 def start(
     target: TargetPath,
+    how: ShapedModelOptions,
     out_file: Annotated[
         Path, typer.Option("--out", help="The start as .safetensors, which --base takes; must not exist yet.")
     ],
@@ -386,7 +416,7 @@ def start(
     force: Force = False,
 ) -> int:
     """Find the weights that training started from, by their seed. Exit code 3 if they are not found."""
-    attacked = load_target(target)
+    attacked = load_target(target, how.value())
     with bar("looking for the seed") as progress:
         search = search_start(attacked, seeds=seeds, skip=skip, budget=budget, progress=progress)
     out.print(f"{search.why[0].upper()}{search.why[1:]} ({search.seconds:.1f} s).")
@@ -472,6 +502,7 @@ def sweep(
 def audit(
     context: typer.Context,
     out_folder: Annotated[Path, typer.Option("--out", help="The folder of the audit; must not exist yet.")],
+    how: ModelOptions,
     data: DataOptions,
     options: BudgetOptions,
     policy: PolicyOptions,
@@ -506,7 +537,7 @@ def audit(
         raise UsageError(f"--from repeats an audit as it was: leave out {names}")
     if junit_file and junit_file.exists() and not force:
         raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
-    chosen = {"base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
+    chosen = {**vars(how), "base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
     request = _request(target, data, options, policy, chosen) if target else None
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
         with bar("searching the candidates" if candidates else "auditing") as progress:
@@ -569,13 +600,15 @@ def diff(
 
 
 @app.command()
+@grouped
 def preflight(
     target: TargetPath,
+    how: ShapedModelOptions,
     base: Base = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for machines.")] = False,
 ) -> int:
     """Which attacks apply to these weights, why not the others, and how long? Exit code 3 if there are none."""
-    found = preflight_file(target, base)
+    found = preflight_file(target, base, how.value())
     if as_json:
         print(json_text(found.record()), end="")
     else:

@@ -17,8 +17,9 @@ from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import forecast
+from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import as_base, as_target
-from unfit.base.target import NotPlainError, Target, Weights, load_base, load_target
+from unfit.base.target import NotPlainError, Target, Weights
 
 STANDARD = 0.1  # relative difference of the noise from a standard start's
 EQUAL = 0.05  # relative difference of layer norms that are equal for all purposes
@@ -92,10 +93,10 @@ def preflight(
     )
 
 
-def preflight_file(path: Path, base: Path | None = None) -> Preflight:
+def preflight_file(path: Path, base: Path | None = None, reading: Reading | None = None) -> Preflight:
     """The same for a file, even if no attack covers its net; a file that cannot be read is an error."""
     try:
-        target = load_target(path)
+        target = load_target(path, reading, base)
     except NotPlainError as error:
         return not_covered(error.found)
     return preflight(target, load_base(base, target) if base else None)

@@ -20,9 +20,10 @@ from unfit.auditor.samples import Part, Samples, Source, draw_unseen
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UnfitError, UsageError
 from unfit.base.files import read_as
+from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import as_base, as_target
 from unfit.base.nets import margin, outputs
-from unfit.base.target import Target, load_base, load_target
+from unfit.base.target import Target
 
 MOST_COPIES = 0.1  # share of the unseen samples; more of them are no accident of the data
 
@@ -150,9 +151,10 @@ class Members(BaseModel):
 
 def read_case(request: AuditRequest) -> Case:
     """From the files that a request names."""
-    target = load_target(request.target)
-    base = load_base(request.base, target) if request.base else None
     source, private = private_set(request)
+    reading = Reading(model=request.model, layer=request.layer, input_shape=private.shape)
+    target = load_target(request.target, reading, request.base)
+    base = load_base(request.base, target) if request.base else None
     return case_with(target, base, private, unseen_set(request, source, private), source)
 
 

@@ -23,12 +23,19 @@ def _absolute(path: object) -> object:
     return path if path is None else str(Path(str(path)).absolute())
 
 
+def _absolute_code(code: str) -> str:
+    """FILE.py:NAME, the same file whatever folder one is in later."""
+    file, colon, name = code.rpartition(":")
+    return f"{Path(file).absolute()}:{name}" if colon else code
+
+
 def _known_window(window: int) -> int:
     if window not in WINDOWS:
         raise ValueError(f"unknown SSIM window {window}; choose one of: {', '.join(map(str, WINDOWS))}")
     return window
 
 
+CodeName = Annotated[str, AfterValidator(_absolute_code)]
 FilePath = Annotated[str, BeforeValidator(_absolute)]
 SourceName = Annotated[str, AfterValidator(absolute_name)]
 
@@ -60,6 +67,8 @@ class AuditRequest(Strict):
     num_unseen: Annotated[int, Field(gt=0)] | None = None  # default: as many as it was trained on
     classes: str | None = None
     base: FilePath | None = None
+    model: CodeName | None = None  # the code that builds the model, where its file does not say how
+    layer: str | None = None  # the dense layer to attack; default: the first that sees each sample once
     attack: Attack = Auto()
     candidates: FilePath | None = None  # searched instead of attacking
     policy: Policy = Policy()

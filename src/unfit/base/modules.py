@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError, listed
+from unfit.base.formats.tensors import without_wrappers
 from unfit.base.nets import MAX_PARAMETERS, Architecture, outputs
 from unfit.base.target import Target, fit_weights, picture_shape
 from unfit.base.whole import Whole, as_columns
@@ -91,9 +92,10 @@ def as_base(base: Target | nn.Module | None, target: Target) -> Target | None:
 
 
 def base_from(weights: dict[str, Tensor], target: Target, path: str) -> Target:
-    """The base of a model that was split: the same model with these tensors."""
-    assert target.whole is not None
-    module = copy.deepcopy(target.whole.module)
+    """The base of a model that was split: the same model with these tensors, or the start of the attacked part."""
+    if weights.keys() == target.weights.keys():
+        return replace(target, weights=fit_weights(weights, target.architecture, path))
+    module = copy.deepcopy(target.split.module)
     load_into(module, weights, path)
     base = as_base(module, target)
     assert base is not None
@@ -102,7 +104,8 @@ def base_from(weights: dict[str, Tensor], target: Target, path: str) -> Target:
 
 def load_into(module: nn.Module, weights: dict[str, Tensor], path: str) -> None:
     """Put a checkpoint's tensors into a model; one error lists everything that does not fit."""
-    wanted = module.state_dict()
+    own = module.state_dict()
+    wanted = without_wrappers(own)  # as is done with a checkpoint's names
     problems = [f"{name} is missing" for name in wanted if name not in weights]
     problems += [f"{name} is not in the model" for name in weights if name not in wanted]
     problems += [
@@ -112,7 +115,7 @@ def load_into(module: nn.Module, weights: dict[str, Tensor], path: str) -> None:
     ]
     if problems:
         raise UnfitError(f"{path}: the weights do not fit the model: {listed(problems)}")
-    module.load_state_dict(weights)
+    module.load_state_dict({name: weights[short] for name, short in zip(own, wanted, strict=True)})
 
 
 # What the model does ------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError
 from unfit.base.files import read_as, write_json
-from unfit.base.formats import read_model
 from unfit.base.formats.limits import Weights as Weights
 from unfit.base.formats.tensors import natural
 from unfit.base.nets import MAX_PARAMETERS, Architecture, build
@@ -121,32 +120,6 @@ def save_weights(weights: Weights, path: Path) -> None:
     save_file({name: value.contiguous() for name, value in weights.items()}, path)
 
 
-def load_target(path: str | Path) -> Target:
-    """Load a run folder, a `.safetensors` file or a `.pt` state dict.
-
-    A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
-    layers follow from the shapes of its weights.
-    """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "target.safetensors"
-    found = _read_weights(path)
-    about = path.with_suffix(".json")
-    if about.is_file():
-        architecture, input_range = _read_description(about)
-    else:
-        architecture, input_range = infer_architecture(found, path), None
-    return Target(architecture, fit_weights(found, architecture, path), input_range)
-
-
-def load_base(path: str | Path, target: Target) -> Target:
-    """Load the weights that the target's training started from; in a run folder, `start.safetensors`."""
-    path = Path(path)
-    path = path / "start.safetensors" if path.is_dir() else path
-    weights = fit_weights(_read_weights(path), target.architecture, path)
-    return Target(target.architecture, weights, target.input_range)
-
-
 def infer_architecture(found: Weights, path: Path) -> Architecture:
     """Infer a perceptron's layers from its weight shapes. Inputs that fit a square picture are taken as one."""
     problems = [
@@ -160,7 +133,8 @@ def infer_architecture(found: Weights, path: Path) -> Architecture:
     if problems:
         raise NotPlainError(
             f"{path}: not a plain perceptron: {'; '.join(problems)}. "
-            f"Describe other nets in {path.with_suffix('.json').name} beside it (see docs/formats.md)",
+            "Give the code that builds it with `model`, or describe it in "
+            f"{path.with_suffix('.json').name} beside it (see docs/formats.md)",
             found,
         )
     shapes = [found[f"{name}.weight"].shape for name in order]
@@ -230,7 +204,7 @@ def picture_shape(d: int) -> tuple[int, ...]:
     return (d,)
 
 
-def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | None]:
+def read_description(path: Path) -> tuple[Architecture, tuple[float, float] | None]:
     content = read_as(_TargetFile, path)
     fields = content.architecture.model_dump()
     architecture = Architecture(**fields)
@@ -249,10 +223,3 @@ def _read_description(path: Path) -> tuple[Architecture, tuple[float, float] | N
     if content.input_range and content.input_range[0] >= content.input_range[1]:
         raise UnfitError(f"{path}: input_range: expected low < high, found {content.input_range}")
     return architecture, content.input_range
-
-
-def _read_weights(path: Path) -> Weights:
-    found = read_model(path)
-    if isinstance(found, nn.Module):
-        raise UnfitError(f"{path}: holds a whole net; pass `read_model(path)` in Python")
-    return found

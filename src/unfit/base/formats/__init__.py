@@ -71,6 +71,7 @@ def read_model(path: str | Path) -> Weights | nn.Module:
         raise UnfitError(f"{path}: this is {REFUSED[kind]}")
     found = next((each for each in FORMATS if each.kind == kind), None)
     if not found:
-        raise UnfitError(f"{path}: unknown kind of checkpoint; {CHECKPOINTS}")
+        what = "no weights in this folder" if path.is_dir() else "unknown kind of checkpoint"
+        raise UnfitError(f"{path}: {what}; {CHECKPOINTS}")
     model = found.read(path)
     return model if isinstance(model, nn.Module) else without_wrappers(model)

@@ -32,8 +32,9 @@ from unfit.auditor.sources import read_source
 from unfit.auditor.verdict import BASELINES
 from unfit.base.errors import UnfitError
 from unfit.base.files import Strict, new_file, new_folder, read_json
+from unfit.base.load import load_target
 from unfit.base.progress import Report, quiet, split
-from unfit.base.target import Target, load_target
+from unfit.base.target import Target
 from unfit.lab.fit import FitSettings
 from unfit.lab.runs import RUN_FILES, fit_run
 

@@ -1,0 +1,160 @@
+"""From a path to a Target: what the file holds, what describes it, and the model's own code where it is needed."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveInt
+from torch import nn
+
+from unfit.base.errors import NotApplicableError, UnfitError, UsageError
+from unfit.base.files import Strict
+from unfit.base.formats import read_model
+from unfit.base.formats.folders import adapter_scale
+from unfit.base.formats.limits import Weights
+from unfit.base.guess import guess_net
+from unfit.base.modules import as_base, as_target, base_from, load_into
+from unfit.base.target import NotPlainError, Target, fit_weights, infer_architecture, read_description
+
+LORA = (".lora_A.weight", ".lora_B.weight")
+
+
+class Reading(Strict):
+    """How a checkpoint becomes a net, where the file alone does not say.
+
+    `model` is the model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors. `layer` is
+    the dense layer to attack, `input_shape` the shape of one sample.
+    """
+
+    model: str | None = None
+    layer: str | None = None
+    input_shape: tuple[PositiveInt, ...] | None = None
+
+
+def load_target(path: str | Path, reading: Reading | None = None, base: str | Path | None = None) -> Target:
+    """Load a checkpoint in any of the formats that `unfit formats` lists.
+
+    A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
+    layers follow from the shapes of its weights, or come with its code. An adapter needs the `base` it adapts.
+    """
+    path, reading = Path(path), reading or Reading()
+    found = read_model(path)
+    if isinstance(found, nn.Module):
+        return as_target(found, reading.input_shape, layer=reading.layer)
+    found = merged(found, path, base)
+    if reading.model is not None:
+        module = build_model(reading.model)
+        load_into(module, found, str(path))
+        return as_target(module, reading.input_shape, layer=reading.layer)
+    about = (path / "target.safetensors" if path.is_dir() else path).with_suffix(".json")
+    target = _described(found, path, about) if about.is_file() else _inferred(found, path, reading.input_shape)
+    if reading.layer is None:
+        return target
+    return as_target(target.net(), target.sample_shape, target.input_range, reading.layer)
+
+
+def _described(found: Weights, path: Path, about: Path) -> Target:
+    architecture, input_range = read_description(about)
+    return Target(architecture, fit_weights(found, architecture, path), input_range)
+
+
+def _inferred(found: Weights, path: Path, input_shape: tuple[int, ...] | None) -> Target:
+    """A plain perceptron by the shapes of its weights, or one with normalisation between its dense layers."""
+    try:
+        architecture = infer_architecture(found, path)
+    except NotPlainError:
+        net = guess_net(found)
+        if net is None:
+            raise
+        return as_target(net, input_shape)
+    if input_shape and math.prod(input_shape) == math.prod(architecture.input_shape):
+        architecture = replace(architecture, input_shape=input_shape)  # 64 columns need not be a picture
+    return Target(architecture, fit_weights(found, architecture, path))
+
+
+def load_base(path: str | Path, target: Target) -> Target:
+    """Load the weights that the target's training started from; in a run folder, `start.safetensors`."""
+    path = Path(path)
+    is_run = any((path / name).is_file() for name in ("start.safetensors", "target.safetensors"))
+    path = path / "start.safetensors" if is_run else path
+    found = read_model(path)
+    if isinstance(found, nn.Module):
+        base = as_base(found, target)
+        assert base is not None
+        return base
+    if target.whole is not None:
+        return base_from(found, target, str(path))
+    weights = fit_weights(found, target.architecture, path)
+    return Target(target.architecture, weights, target.input_range)
+
+
+def build_model(code: str) -> nn.Module:
+    """Run a user's own file and call the class or function in it that builds the model: `FILE.py:NAME`."""
+    file, colon, name = code.rpartition(":")
+    path = Path(file)
+    if not colon or path.suffix != ".py":
+        raise UsageError(f"cannot read `model` {code!r}; write FILE.py:NAME, where NAME() builds the model")
+    if not path.is_file():
+        raise UnfitError(f"{path}: no such file; `model` is FILE.py:NAME")
+    found = _call(lambda: _run_file(path), f"{path} does not run")
+    if not callable(build := found.get(name)):
+        raise UnfitError(f"{path}: there is no class or function named {name!r}")
+    net = _call(build, f"{path}: {name}() does not build a model")
+    if not isinstance(net, nn.Module):
+        raise UnfitError(f"{path}: {name}() gives a {type(net).__name__}, not a torch.nn.Module")
+    return net
+
+
+def _run_file(path: Path) -> dict[str, Any]:
+    """What the file defines. What lies beside it can be imported, as when it is run."""
+    sys.path.insert(0, str(path.parent.absolute()))
+    try:
+        return runpy.run_path(str(path), run_name=path.stem)
+    finally:
+        sys.path.pop(0)
+
+
+def _call(action: Callable[[], Any], problem: str) -> Any:
+    """A user's code may raise anything."""
+    try:
+        return action()
+    except Exception as error:
+        words = str(error).splitlines()[0] if str(error) else ""
+        raise UnfitError(f"{problem}: {type(error).__name__}: {words}") from error
+
+
+# Adapters -----------------------------------------------------------------------------------------------------
+
+
+def merged(found: Weights, path: Path, base: str | Path | None) -> Weights:
+    """With each pair A, B of a low-rank adapter added to the weight that it adapts: W + s·B·A."""
+    pairs = [name.removesuffix(LORA[0]) for name in found if name.endswith(LORA[0])]
+    pairs = [name for name in pairs if name + LORA[1] in found]
+    if not pairs:
+        return found
+    whole = {_plain(name): value for name, value in found.items() if not any(kind in name for kind in LORA)}
+    if not all(f"{name}.weight" in whole for name in pairs):
+        if base is None:
+            raise NotApplicableError(f"{path}: an adapter alone; name the weights that it adapts with `base`")
+        loaded = read_model(base)
+        if isinstance(loaded, nn.Module):
+            raise UnfitError(f"{base}: the base of an adapter must be tensors, not a whole net")
+        whole = loaded | whole
+    if missing := [name for name in pairs if f"{name}.weight" not in whole]:
+        raise UnfitError(f"{path}: adapts {missing[0]}, which the base does not have")
+    scale = adapter_scale(path) if path.is_dir() else 1.0
+    for name in pairs:
+        a, b = (found[name + kind] for kind in LORA)
+        whole[f"{name}.weight"] = whole[f"{name}.weight"] + scale * (b.float() @ a.float())
+    return whole
+
+
+def _plain(name: str) -> str:
+    """PEFT keeps what it adapts under another name."""
+    return name.replace(".base_layer.", ".")
