@@ -214,6 +214,19 @@ def test_other_kinds_are_told_from_damaged_files(tmp_path, name):
     assert not (tmp_path / "owned").exists()
 
 
+def test_no_safetensors_file_is_taken_for_a_pickle(tmp_path):
+    """Its first bytes are the length of its header: 640 are the first two bytes of a pickle."""
+    value = torch.frombuffer(bytearray(b"\0\0\0."), dtype=torch.float32)
+    for size in range(640):
+        save_file({"fc.weight": value}, tmp_path / "net.safetensors", {"notes": "x" * size})
+        content = (tmp_path / "net.safetensors").read_bytes()
+        if content.startswith(b"\x80\x02"):
+            break
+    assert content[:2] == b"\x80\x02"
+    assert content[-1:] == b"."
+    same(read_model(tmp_path / "net.safetensors"), {"fc.weight": value})
+
+
 @pytest.mark.parametrize(
     ("name", "match"),
     [("saved_model.pb", "TensorFlow SavedModel"), ("checkpoint", "TensorFlow checkpoint"), ("x", "unknown kind")],

@@ -32,8 +32,7 @@ REFUSED = {
     "tensorflow": "a TensorFlow checkpoint; save the Keras model as .keras or .h5 instead",
     "zip": "a zip archive of an unknown kind; `unfit formats` lists what can be read",
 }
-
-FOLDERS = {
+FOLDERS = {  # by a file in them
     "target.safetensors": "run",
     "adapter_config.json": "peft",
     "config.json": "huggingface",
@@ -58,7 +57,9 @@ def kind_of(path: Path, suffixes: dict[str, str]) -> str | None:
     except OSError as error:
         raise UnfitError(f"cannot read {path}: {error.strerror}") from error
     found = next((kind for mark, kind in MARKS.items() if start.startswith(mark)), None)
-    if start.startswith(b"PK"):
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size:
+        found = "safetensors"  # first: a header of 640 bytes begins like a pickle
+    elif start.startswith(b"PK"):
         found = _archive(path)
     elif start[4:8] == b"TFL3":
         found = "tflite"
