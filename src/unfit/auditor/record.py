@@ -11,7 +11,7 @@ from unfit.auditor.grades import Grade
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.base.files import Strict
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 Verdict = Literal["pass", "leak", "inconclusive"]
 Attacker = Literal["blind", "knows the start", "found the start"]  # whom the verdict speaks of
 Interval = tuple[float, float]
@@ -165,7 +165,7 @@ class Sweep(Strict):
 class Record(Strict):
     """An audit, in numbers."""
 
-    schema_version: Literal[3]
+    schema_version: Literal[4]
     verdict: Verdict
     reasons: list[str]
     attacker: Attacker
@@ -207,6 +207,7 @@ class Record(Strict):
     target: TargetRecord
     hashes: Hashes
     data: str
+    inputs: str  # how the model is taken to have seen them
     class_names: list[str]
     versions: dict[str, str]
     machine: dict[str, str | int]

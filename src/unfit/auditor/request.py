@@ -33,6 +33,52 @@ FilePath = Annotated[str, BeforeValidator(_absolute)]
 SourceName = Annotated[str, AfterValidator(absolute_name)]
 
 
+def _numbers(text: object) -> object:
+    """`0.5,0.4,0.3` or `1/255` as numbers."""
+    if not isinstance(text, str):
+        return (text,) if isinstance(text, int | float) else text
+    try:
+        parts = [[float(number) for number in part.split("/")] for part in text.split(",")]
+        return tuple(part[0] if len(part) == 1 else part[0] / part[1] for part in parts)
+    except (ValueError, ZeroDivisionError, IndexError) as error:
+        raise ValueError(f"{text!r} is not a number, or several such as 0.5,0.4,0.3") from error
+
+
+def _number(text: object) -> object:
+    numbers = _numbers(text)
+    return numbers[0] if isinstance(numbers, tuple) and len(numbers) == 1 else text
+
+
+def _sizes(text: object) -> object:
+    """`32x32` as (32, 32)."""
+    if not isinstance(text, str):
+        return (text,) if isinstance(text, int) else text
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and len(part) < 7 for part in parts):
+        raise ValueError(f"{text!r} is not a size such as 32 or 32x32")
+    return tuple(map(int, parts))
+
+
+def _shape(text: object) -> object:
+    """`8x8` is a grey picture of one channel."""
+    sizes = _sizes(text)
+    return (1, *sizes) if isinstance(sizes, tuple) and len(sizes) == 2 else sizes
+
+
+def _square(text: object) -> object:
+    sizes = _sizes(text)
+    return sizes * 2 if isinstance(sizes, tuple) and len(sizes) == 1 else sizes
+
+
+Side = Annotated[int, Field(gt=0, le=65_536)]  # no picture is larger
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Numbers = Annotated[tuple[Number, ...], BeforeValidator(_numbers), Field(min_length=1)]
+Widths = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_numbers), Field(min_length=1)]
+Shape = Annotated[
+    tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_shape), Field(min_length=1, max_length=3)
+]
+
+
 class Policy(Strict):
     """What a model must meet to pass, and how that is measured.
 
@@ -59,6 +105,14 @@ class AuditRequest(Strict):
     unseen: SourceName | None = None  # default: the rest of the data
     num_unseen: Annotated[int, Field(gt=0)] | None = None  # default: as many as it was trained on
     classes: str | None = None
+    resize: Annotated[tuple[Side, Side], BeforeValidator(_square)] | None = None  # height, width of images:DIR
+    input_shape: Shape | None = None  # of one sample; default: as the data have it
+    # how the model saw the data: x · scale, less the mean, over std; default: as they are, of a run folder centred
+    scale: Annotated[Number, BeforeValidator(_number)] | None = None
+    mean: Numbers | None = None
+    std: Widths | None = None
+    center: bool = False
+    as_is: bool = False
     base: FilePath | None = None
     attack: Attack = Auto()
     candidates: FilePath | None = None  # searched instead of attacking
@@ -66,6 +120,14 @@ class AuditRequest(Strict):
     controls: bool = False
     baselines: bool = False
     seed: Annotated[int, Field(ge=0)] = 0  # of the unseen samples that are drawn, and of the nets of controls
+
+    @model_validator(mode="after")
+    def _one_preprocessing(self) -> Self:
+        changed = [f"`{name}`" for name in ("scale", "mean", "std") if getattr(self, name) is not None]
+        given = ["`center`"] * self.center + ["`as_is`"] * self.as_is + changed
+        if (self.center or self.as_is) and len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} contradict one another: say how the model saw the data once")
+        return self
 
     @model_validator(mode="after")
     def _attacks_or_searches(self) -> Self:
