@@ -102,7 +102,9 @@ class Case:
 
 
 def _hint(samples: Samples, shape: tuple[int, ...]) -> str:
-    """A table with one column too many holds the labels too, as a rule."""
+    """What to do about another shape. A table with one column too many holds the labels too, as a rule."""
+    if samples.is_image and len(shape) == 3:
+        return ": see `resize`"
     if samples.shape != (math.prod(shape) + 1,):
         return ""
     names = samples.feature_names or ()

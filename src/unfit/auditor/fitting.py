@@ -116,7 +116,7 @@ def _fitting(
 
 
 def score_words(errors: Tensor, truth: Truth) -> str:
-    return SCORES[truth].format(f"{1 - errors.mean():.0%}")
+    return SCORES[truth].format(f"{max(0.0, 1 - float(errors.mean())):.0%}")  # a line through noise explains −0%
 
 
 # Errors -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Every default of an audit stands here.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -38,10 +39,17 @@ def _numbers(text: object) -> object:
     if not isinstance(text, str):
         return (text,) if isinstance(text, int | float) else text
     try:
-        parts = [[float(number) for number in part.split("/")] for part in text.split(",")]
-        return tuple(part[0] if len(part) == 1 else part[0] / part[1] for part in parts)
-    except (ValueError, ZeroDivisionError, IndexError) as error:
-        raise ValueError(f"{text!r} is not a number, or several such as 0.5,0.4,0.3") from error
+        found = tuple(_ratio(part) for part in text.split(","))
+    except (ValueError, ZeroDivisionError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise ValueError(f"{text!r} is not a number such as 0.5 or 1/255, or several such as 0.5,0.4,0.3")
+    return found
+
+
+def _ratio(text: str) -> float:
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
 
 
 def _number(text: object) -> object:
@@ -70,12 +78,25 @@ def _square(text: object) -> object:
     return sizes * 2 if isinstance(sizes, tuple) and len(sizes) == 1 else sizes
 
 
-Side = Annotated[int, Field(gt=0, le=65_536)]  # no picture is larger
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Numbers = Annotated[tuple[Number, ...], BeforeValidator(_numbers), Field(min_length=1)]
-Widths = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_numbers), Field(min_length=1)]
+def _positive(values: tuple[float, ...]) -> tuple[float, ...]:
+    if min(values) <= 0:
+        raise ValueError(f"expected numbers above 0, found {min(values):g}")
+    return values
+
+
+def _picture(shape: tuple[int, ...]) -> tuple[int, ...]:
+    _positive(shape)
+    if max(shape) > MAX_SIDE and len(shape) > 1:
+        raise ValueError(f"no picture is {max(shape)} wide or high")
+    return shape
+
+
+MAX_SIDE = 65_536
+Number = Annotated[float, BeforeValidator(_number)]
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1)]
+Size = Annotated[tuple[int, int], BeforeValidator(_square), AfterValidator(_picture)]
 Shape = Annotated[
-    tuple[Annotated[int, Field(gt=0)], ...], BeforeValidator(_shape), Field(min_length=1, max_length=3)
+    tuple[int, ...], BeforeValidator(_shape), Field(min_length=1, max_length=3), AfterValidator(_picture)
 ]
 
 
@@ -105,12 +126,12 @@ class AuditRequest(Strict):
     unseen: SourceName | None = None  # default: the rest of the data
     num_unseen: Annotated[int, Field(gt=0)] | None = None  # default: as many as it was trained on
     classes: str | None = None
-    resize: Annotated[tuple[Side, Side], BeforeValidator(_square)] | None = None  # height, width of images:DIR
+    resize: Size | None = None  # height, width of images:DIR
     input_shape: Shape | None = None  # of one sample; default: as the data have it
     # how the model saw the data: x · scale, less the mean, over std; default: as they are, of a run folder centred
-    scale: Annotated[Number, BeforeValidator(_number)] | None = None
+    scale: Number | None = None
     mean: Numbers | None = None
-    std: Widths | None = None
+    std: Annotated[Numbers, AfterValidator(_positive)] | None = None
     center: bool = False
     as_is: bool = False
     base: FilePath | None = None

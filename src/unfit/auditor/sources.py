@@ -474,21 +474,22 @@ def _csv(where: Path, column: str | None = None) -> _Parts:
         header = None if all(map(_is_number, first)) else first
         names = header or [str(i) for i in range(len(first))]
         at = None if column is None else _column(where, names, column)
-        x, y = _csv_values(where, chain([] if header else [first], rows), names, at)
+        lines = enumerate(rows, 2) if header else enumerate(chain([first], rows), 1)
+        x, y = _csv_values(where, lines, names, at)
     kept = tuple(name for i, name in enumerate(names) if i != at)
     return _arrays(where, x, y, kept if header else None)
 
 
 def _csv_values(
-    where: Path, rows: Iterable[list[str]], names: Sequence[str], at: int | None
+    where: Path, lines: Iterable[tuple[int, list[str]]], names: Sequence[str], at: int | None
 ) -> tuple[Array, Array | None]:
     """x as (n, d), and y where its column is given: numbers if all of it are, else strings."""
     values, y = array("d"), []
-    for number, row in enumerate(rows):
+    for number, row in lines:
         if not row:  # an empty line
             continue
         if len(row) != len(names):
-            raise UnfitError(f"{where}: row {number} has {len(row)} values, expected {len(names)}")
+            raise UnfitError(f"{where}: line {number} has {len(row)} values, expected {len(names)}")
         if at is not None:
             y.append(row.pop(at))
         try:
@@ -496,7 +497,7 @@ def _csv_values(
         except ValueError:
             kept = [name for i, name in enumerate(names) if i != at]
             name, value = next(pair for pair in zip(kept, row, strict=True) if not _is_number(pair[1]))
-            what = f"is text ({value!r} in row {number})" if value.strip() else f"is empty in row {number}"
+            what = f"is text ({value!r} in line {number})" if value.strip() else f"is empty in line {number}"
             raise UnfitError(f"{where}: column {name!r} {what}; {AS_SEEN}") from None
         _check_size(where, 8 * len(values))
     x = np.frombuffer(values).reshape(-1, len(names) - (at is not None)) if values else np.zeros((0, 1))
