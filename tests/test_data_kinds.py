@@ -512,12 +512,20 @@ def test_numbers_for_other_channels_or_shapes_are_refused(tmp_path: Path, of_thr
 
 
 def test_the_shape_of_the_data_decides_what_the_inputs_are(tmp_path: Path) -> None:
-    net, x = nn.Sequential(nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 2)), torch.rand(2 * N, 64)
-    shapes = [
-        read_case(request(tmp_path, net, each, None, **more)).target.architecture.input_shape
-        for each, more in ((x, {}), (x, {"input_shape": "8x8"}), (x.view(-1, 4, 16), {}))
+    x, digits = torch.rand(2 * N, 64), torch.rand(2 * N, 784)
+    cases = [
+        read_case(request(tmp_path, mlp(each[0].numel(), 2, 5), each, None, **more))
+        for each, more in (
+            (x, {}),
+            (x, {"input_shape": "8x8"}),
+            (x.view(-1, 4, 16), {}),
+            (digits, {}),
+            (digits, {"input_shape": "784"}),
+        )
     ]
-    assert shapes == [(64,), (1, 8, 8), (1, 4, 16)]
+    shapes = [(64,), (1, 8, 8), (1, 4, 16), (1, 28, 28), (784,)]
+    assert [case.target.architecture.input_shape for case in cases] == shapes
+    assert [case.private.shape for case in cases] == shapes
 
 
 def test_a_flag_is_named_for_the_form_that_fits(run: Run, tmp_path: Path) -> None:
