@@ -285,6 +285,8 @@ def test_without_labels_an_audit_runs_and_says_what_it_did_not_check(of_three: n
     result = audit(of_three, X[:N], X[N:], attack="unmix")
     fitting = result.record.fitting
     assert (fitting.measure, fitting.private_accuracy, fitting.fits) == ("none", None, True)
+    assert result.verdict != "leak"
+    assert result.record.reasons[-1].startswith("the samples have no labels")
     assert result.record.class_names == ["all"]
     assert "By class" in result.to_html()
     phi = outputs(of_three, X[:N])
@@ -485,6 +487,15 @@ def test_the_net_sees_pictures_as_told(
         assert float(samples.x.min()) >= -1e-6
         assert float(samples.x.max()) <= 1 + 1e-6
     assert case.inputs == words
+
+
+def test_centred_pictures_may_have_any_range(tmp_path: Path) -> None:
+    pictures = 8 * torch.rand(2 * N, 1, 8, 8, generator=RANDOM) - 3
+    case = read_case(request(tmp_path, mlp(64, 2), pictures, None, center=True))
+    assert torch.allclose(
+        case.private.centred(case.mean).x, pictures[:N] - pictures[:N].mean(0, keepdim=True), atol=1e-5
+    )
+    assert (float(case.private.x.min()) >= 0, float(case.private.x.max()) <= 1 + 1e-6) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def evidence(
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
     verdict, reasons = decide(found, effort, Sight(answer.p_value, answer.num_held, differences), policy)
-    reasons += [UNCHECKED] * (verdict == "pass" and examined.fitting.measure == "none")
+    reasons += [UNCHECKED] * (verdict != "leak" and examined.fitting.measure == "none")
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
