@@ -76,7 +76,7 @@ def test_a_model_and_its_own_data_fit(binary: nn.Module, of_five: nn.Module) -> 
 
 
 def channels_last(pair: Pair) -> Pair:
-    return pair[0].permute(0, 2, 3, 1).flatten(1), pair[1]
+    return pair[0].permute(0, 2, 3, 1).reshape(pair[0].shape), pair[1]
 
 
 FORMS: dict[str, tuple[Callable[[Pair], Pair], str]] = {
@@ -209,7 +209,7 @@ def test_one_answer_for_all_is_guessing() -> None:
 def test_worse_than_unseen_is_fishers_test() -> None:
     from scipy.stats import fisher_exact
 
-    private, unseen = torch.arange(40) < 25, torch.arange(30) < 27
+    private, unseen = (torch.arange(40) >= 25).float(), (torch.arange(30) >= 27).float()
     expected = fisher_exact([[25, 15], [27, 3]], alternative="less").pvalue
     assert p_worse(private, unseen) == pytest.approx(expected)
 
@@ -236,14 +236,14 @@ def test_a_wrong_layout_shows_in_the_margins_where_accuracy_does_not_tell() -> N
 
 
 def test_another_form_must_mend_half_of_the_errors_unless_all_is_in_doubt() -> None:
-    before, slightly, right = (torch.arange(100) < num for num in (40, 60, 70))
+    before, slightly, right = ((torch.arange(100) >= num).float() for num in (40, 60, 70))
     assert [is_better(each, before, doubtful=False) for each in (slightly, right)] == [False, True]
     assert is_better(slightly, before, doubtful=True)
-    assert not is_better(torch.arange(100) < 49, before, doubtful=True)  # nine more may be luck
+    assert not is_better((torch.arange(100) >= 49).float(), before, doubtful=True)  # nine more may be luck
 
 
 def test_a_slightly_easier_unseen_set_is_no_reason_to_stop() -> None:
-    private, unseen = torch.arange(2000) < 1900, torch.arange(2000) < 1980
+    private, unseen = ((torch.arange(2000) >= num).float() for num in (1900, 1980))
     assert p_worse(private, unseen) < 1e-6
     assert not is_worse(private, unseen)
-    assert is_worse(torch.arange(2000) < 1800, unseen)
+    assert is_worse((torch.arange(2000) >= 1800).float(), unseen)

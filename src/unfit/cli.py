@@ -29,7 +29,9 @@ from unfit.attacker.sweep.run import sweep as run_sweep
 from unfit.attacker.sweep.trials import Sampler
 from unfit.auditor.audit import Audit, load_audit, load_record
 from unfit.auditor.compare import compare
+from unfit.auditor.fitting import UNCHECKED
 from unfit.auditor.grades import Grade
+from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
@@ -209,19 +211,16 @@ class ModelOptions:
     layer: Annotated[
         str | None, typer.Option(help="The dense layer to attack; default: the first that sees each sample once.")
     ] = None
-
-
-@dataclass(frozen=True)
-class ShapedModelOptions(ModelOptions):
     input_shape: Annotated[
-        str | None, typer.Option(metavar="3,32,32", help="Of one sample, where the weights do not tell.")
+        str | None,
+        typer.Option(metavar="SHAPE", help="Of one sample, such as 8x8 or 3x32x32; default: as data or weights."),
     ] = None
 
     def value(self) -> Reading:
-        sides = self.input_shape.replace("x", ",").split(",") if self.input_shape else []
-        if not all(side.strip().isdecimal() and int(side) for side in sides):
-            raise UsageError(f"cannot read the `input_shape` {self.input_shape!r}; write 784 or 3,32,32")
-        return Reading(model=self.model, layer=self.layer, input_shape=tuple(map(int, sides)) or None)
+        try:
+            return Reading(**vars(self))
+        except ValidationError as error:
+            raise UsageError(explained(error)) from error
 
 
 @dataclass(frozen=True)
@@ -237,6 +236,24 @@ class DataOptions:
         int | None, typer.Option(help="How many of those; default: as many as it was trained on.")
     ] = None
     classes: Classes = None
+    resize: Annotated[str | None, typer.Option(metavar="SIZE", help="images: to 32 or HxW, as in training.")] = (
+        None
+    )
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER", help="The model saw the data times this, such as 255 or 1/255, …"),
+    ] = None
+    mean: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="… less this: one number, or one per channel or column, …"),
+    ] = None
+    std: Annotated[str | None, typer.Option(metavar="NUMBERS", help="… over this.")] = None
+    center: Annotated[
+        bool, typer.Option("--center", help="Or: less the mean of the training samples, as in the papers.")
+    ] = False
+    as_is: Annotated[
+        bool, typer.Option("--as-is", help="Or: as they are, images in [0, 1]; default, but of a run folder.")
+    ] = False
 
 
 DEFAULT_POLICY = Policy()
@@ -318,7 +335,9 @@ def demo(
 def fit(
     data: Annotated[
         str,
-        typer.Option(help="faces, mnist5k, circle, cifar10:DIR, cifar100:DIR, mnist:DIR, npz:FILE, images:DIR."),
+        typer.Option(
+            help="faces, mnist5k, circle, cifar10:DIR, mnist:DIR, npz:FILE, csv:FILE:LABEL, images:DIR, …"
+        ),
     ],
     n: Annotated[int, typer.Option(help="Training samples, equally many of each class.")],
     out_folder: Annotated[Path, typer.Option("--out", help="The run folder; must not exist yet.")],
@@ -377,7 +396,7 @@ def attack(
     target: TargetPath,
     out_file: Annotated[Path, typer.Option("--out", help="The file of candidates; must not exist yet.")],
     options: BudgetOptions,
-    how: ShapedModelOptions,
+    how: ModelOptions,
     base: Base = None,
     force: Force = False,
 ) -> int:
@@ -399,7 +418,7 @@ def attack(
 @grouped
 def start(
     target: TargetPath,
-    how: ShapedModelOptions,
+    how: ModelOptions,
     out_file: Annotated[
         Path, typer.Option("--out", help="The start as .safetensors, which --base takes; must not exist yet.")
     ],
@@ -603,7 +622,7 @@ def diff(
 @grouped
 def preflight(
     target: TargetPath,
-    how: ShapedModelOptions,
+    how: ModelOptions,
     base: Base = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for machines.")] = False,
 ) -> int:
@@ -748,6 +767,13 @@ def _save_audit(result: Audit, folder: Path) -> None:
     write_report(result.record, result.arrays, folder)
 
 
+def _fitted(record: Record) -> str:
+    fitting = record.fitting
+    if fitting.private_accuracy is None or fitting.unseen_accuracy is None:
+        return UNCHECKED
+    return f"{fitting.measure} {fitting.private_accuracy:.0%}, on unseen ones {fitting.unseen_accuracy:.0%}"
+
+
 def _range(interval: tuple[float, float]) -> str:
     return f"{interval[0]:.0%} to {interval[1]:.0%}"
 
@@ -755,6 +781,7 @@ def _range(interval: tuple[float, float]) -> str:
 def _say(result: Audit, folder: Path) -> None:
     record = result.record
     out.print(f"{record.verdict}: {'; '.join(record.reasons)}")
+    out.print(f"the model is taken to have seen the samples {record.inputs}; {_fitted(record)}")
     n, num_unseen = record.num_samples, record.num_unseen
     out.print(
         f"exact {record.num_proven} of {n}; recognisable {record.num_recognisable} of {n}, "

@@ -120,17 +120,21 @@ def audit(
     layer: str | None = None,
     candidates: Candidates | str | Path | None = None,
     policy: Policy | None = None,
+    input_shape: tuple[int, ...] | None = None,
     progress: Report = quiet,
 ) -> Audit:
     """Which of the private samples do the weights give away?
 
     `private` is what the model was trained on, `unseen` at least as many samples of the same kind that it never
-    saw: the control. Either (x, y), tensors or arrays, x exactly as the model sees it; or `Samples` as stored,
-    less the mean of the private ones. `attack` is a name or a value such as `Unmix(seed=1)`. `layer` names the
-    dense layer to attack, if not the first that sees each sample once. `candidates` that were made from this
-    model before (they themselves, their file, or the folder of a sweep) are searched instead of attacking.
+    saw: the control. x is exactly as the model sees it, y is optional: x or (x, y) as arrays, tensors or tables, a
+    list of pairs, a dict, a `Dataset` or a `DataLoader`; or `Samples` as stored, less the private ones' mean.
+    `input_shape` is the shape of one sample, where x is flat and not a vector. `attack` is a name or a value such
+    as `Unmix(seed=1)`. `layer` names the dense layer to attack, if not the first that sees each sample once.
+    `candidates` that were made from this model before (they themselves, their file, or the folder of a sweep) are
+    searched instead of attacking.
     """
-    case, policy, value = case_of(model, private, unseen, base, layer), policy or Policy(), as_attack(attack)
+    case = case_of(model, private, unseen, base, layer, input_shape)
+    policy, value = policy or Policy(), as_attack(attack)
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     attacking, matching = split(progress, (ATTACK_SHARE, MATCH_SHARE))

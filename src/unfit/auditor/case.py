@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from unfit.attacker.mixtures import Mixtures, read_mixtures
-from unfit.auditor.arrays import Arrays, as_samples, sample_shape, value_range
+from unfit.auditor.arrays import (
+    FLAT_PICTURES,
+    Arrays,
+    Given,
+    as_samples,
+    in_unit_range,
+    is_channels_last,
+    opened,
+    sample_shape,
+)
 from unfit.auditor.exchange import near_copies
 from unfit.auditor.match import vote_factor
+from unfit.auditor.preprocessing import as_seen, words
 from unfit.auditor.request import AuditRequest
-from unfit.auditor.samples import Part, Samples, Source, draw_unseen
+from unfit.auditor.samples import ONE_CLASS, Part, Samples, Source, draw_unseen
 from unfit.auditor.sources import read_source
-from unfit.base.errors import UnfitError, UsageError
-from unfit.base.files import read_as
+from unfit.base.errors import UnfitError, UsageError, explained
+from unfit.base.files import parse_json
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import as_base, as_target
 from unfit.base.nets import margin, outputs
@@ -38,6 +50,7 @@ class Case:
     unseen: Samples
     source: Source | None = None
     num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
+    inputs: str = "as given"  # how the model is taken to have seen the samples
     originals: tuple[Samples, Samples] | None = None  # where both sets are features: what they were made of
 
     @property
@@ -60,29 +73,49 @@ class Case:
         return vote_factor(self.target.architecture)
 
     def outputs(self) -> tuple[Tensor, Tensor]:
-        """Φ of the private and of the unseen samples; with several outputs the margin to the runner-up."""
+        """Φ of the private and of the unseen samples; with several outputs the margin to the runner-up.
+
+        Without classes there is no margin: then it is the largest output.
+        """
         net = self.target.net()
         own, unseen = (samples.centred(self.mean) for samples in (self.private, self.unseen))
         both = [(outputs(net, samples.x), samples.y) for samples in (own, unseen)]
-        first, second = (phi[:, 0] if phi.shape[1] == 1 else margin(phi, y) for phi, y in both)
+        plain = self.target.architecture.num_outputs == 1 or self.private.truth != "classes"
+        first, second = (phi.amax(1) if plain else margin(phi, y) for phi, y in both)
         return first, second
 
     def check(self, window: int) -> None:
         """Refuse samples that do not fit the net, or one another; everything that is wrong in one error."""
         shape, classes = self.target.architecture.input_shape, max(self.target.architecture.num_outputs, 2)
         problems = [
-            f"the {name} samples have shape {samples.shape}, the net takes {shape}"
+            f"the {name} samples have shape {samples.shape}, the net takes {shape}{_hint(samples, shape)}"
             for name, samples in (("private", self.private), ("unseen", self.unseen))
             if samples.shape != shape
         ]
-        if (found := self.private.num_classes) != classes:
+        if (found := self.private.num_classes) != classes and self.private.truth == "classes":
             problems.append(f"the data have {found} classes, the net tells {classes} apart (see `classes`)")
+        for name, samples in (("private", self.private), ("unseen", self.unseen)):
+            if samples.targets is not None and samples.targets.shape[1] != self.target.architecture.num_outputs:
+                k = self.target.architecture.num_outputs
+                problems.append(
+                    f"y of the {name} samples has {samples.targets.shape[1]} columns, the net {k} outputs"
+                )
         if problems:
             raise UnfitError("; ".join(problems))
         if self.private.is_image and min(shape[1:]) <= window // 2:
             raise UsageError(
                 f"images of {shape[2]}×{shape[1]} are too small for an SSIM `window` of {window}: use 3"
             )
+
+
+def _hint(samples: Samples, shape: tuple[int, ...]) -> str:
+    """What to do about another shape. A table with one column too many holds the labels too, as a rule."""
+    if samples.is_image and len(shape) == 3:
+        return ": see `resize`"
+    if samples.shape != (math.prod(shape) + 1,):
+        return ""
+    names = samples.feature_names or ()
+    return f": is one column the label? Name it, as in csv:FILE:{names[-1] if names else 'COLUMN'}"
 
 
 def without_copies(private: Samples, unseen: Samples) -> tuple[Samples, int]:
@@ -110,66 +143,136 @@ def case_of(
     unseen: Arrays,
     base: Target | nn.Module | None = None,
     layer: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
 ) -> Case:
     """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
-    target = as_target(model, sample_shape(private), layer=layer)
+    private, unseen = opened(private), opened(unseen)
+    target = as_target(model, input_shape or _shape_for(model, private), layer=layer)
     own, others = as_samples(private, unseen, target.sample_shape, target.architecture.num_outputs)
-    return case_with(target, as_base(base, target), own, others)
+    last = isinstance(private, Given) and is_channels_last(np.shape(private.x)[1:])
+    inputs = "as given, channels last made first" if last else "as given"
+    return case_with(target, as_base(base, target), own, others, inputs=inputs)
 
 
 def case_with(
-    target: Target, base: Target | None, private: Samples, unseen: Samples, source: Source | None = None
+    target: Target,
+    base: Target | None,
+    private: Samples,
+    unseen: Samples,
+    source: Source | None = None,
+    inputs: str = "as given",
 ) -> Case:
     """Leave out copies, and push both sets through the prefix of a model that has one."""
     unseen, num_copies = without_copies(private, unseen)
     if not target.has_prefix or private.shape != target.sample_shape:  # which `Case.check` refuses
-        return Case(target, base, private, unseen, source, num_copies)
+        return Case(target, base, private, unseen, source, num_copies, inputs)
     features = as_features(target, private, unseen)
-    return Case(target, base, *features, source, num_copies, (private, unseen))
+    return Case(target, base, *features, source, num_copies, inputs, (private, unseen))
 
 
 def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
     """What enters the attacked layer for each sample; where that is a picture still, in [0, 1] as pictures are."""
-    x, others = (target.split.features(each.centred(private.mean).x) for each in (private, unseen))
-    shift, scale = value_range(torch.cat([x, others])) if target.is_image else (0.0, 1.0)
+    mean = private.mean
     first, second = (
-        replace(samples, x=each / scale + shift, shift=shift, scale=scale, are_features=True)
-        for samples, each in ((private, x), (unseen, others))
+        replace(each, x=target.split.features(each.centred(mean).x), shift=0.0, scale=1.0, are_features=True)
+        for each in (private, unseen)
     )
-    return first, second
+    return in_unit_range(first, second)
+
+
+def _shape_for(model: Target | nn.Module, private: Arrays) -> tuple[int, ...] | None:
+    """What the data say of a sample's shape. A convolution takes pictures, even if they are given flat."""
+    shape = sample_shape(private)
+    has_conv = isinstance(model, nn.Module) and any(isinstance(each, nn.Conv2d) for each in model.modules())
+    return None if has_conv and shape is not None and len(shape) == 1 else shape
+
+
+Index = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what an array of positions holds
 
 
 class Members(BaseModel):
     """`members.json`. The indices are enough where the source is named elsewhere (`members` with `data`)."""
 
     model_config = ConfigDict(extra="forbid")
-    indices: Annotated[list[int], Field(min_length=2)]
+    indices: Annotated[list[Index], Field(min_length=2)]
     data: str | None = None
     classes: str | None = None
     sha256: str | None = None
 
 
+def read_members(request: AuditRequest) -> Members | None:
+    """Which samples were trained on: of a run folder, or as given, also as a plain list of indices."""
+    path = Path(request.members) if request.members else Path(request.target) / "members.json"
+    if request.members is None and not path.is_file():
+        return None
+    content = parse_json(path)
+    try:
+        return Members.model_validate({"indices": content} if isinstance(content, list) else content)
+    except ValidationError as error:
+        raise UnfitError(f"{path}: {explained(error)}") from error
+
+
 def read_case(request: AuditRequest) -> Case:
     """From the files that a request names."""
     source, private = private_set(request)
-    reading = Reading(model=request.model, layer=request.layer, input_shape=private.shape)
+    shape = request.input_shape or (None if private.shape[0] in FLAT_PICTURES else private.shape)
+    reading = Reading(model=request.model, layer=request.layer, input_shape=shape)
     target = load_target(request.target, reading, request.base)
+    source, private = private_set(request, target.architecture.num_outputs, source)
+    unseen = unseen_set(request, source, private)
+    about = read_members(request)
+    trained_here = about is not None and about.data is not None  # by `fit`, which subtracts the mean
+    untold = (request.scale, request.mean, request.std) == (None, None, None) and not request.as_is
+    centred = request.center or (trained_here and untold)
+    target = shaped_like(target, request, private)
+    sets = (_reshaped(each, target.sample_shape) for each in (private, unseen))
+    private, unseen = in_unit_range(*(as_seen(each, request, centred) for each in sets))
     base = load_base(request.base, target) if request.base else None
-    return case_with(target, base, private, unseen_set(request, source, private), source)
+    return case_with(target, base, private, unseen, source, words(request, centred))
 
 
-def private_set(request: AuditRequest) -> tuple[Source, Samples]:
-    """The source and the samples trained on, of a run folder or as named.
+def shaped_like(target: Target, request: AuditRequest, private: Samples) -> Target:
+    """The target for samples of this shape: weights alone tell a dense net's number of inputs, not their shape.
+
+    A description beside the weights does tell it, and flat rows of the usual lengths are pictures.
+    """
+    path, architecture = Path(request.target), target.architecture
+    if target.whole is not None:
+        return target  # it was run on such samples
+    shape, asked = request.input_shape or private.shape, request.input_shape is not None
+    fits = math.prod(shape) == math.prod(architecture.input_shape)
+    if asked and not (fits and (shape == architecture.input_shape or architecture.conv is None)):
+        raise UsageError(f"`input_shape` {shape} does not fit the net, which takes {architecture.input_shape}")
+    described = (path / "target.json" if path.is_dir() else path.with_suffix(".json")).is_file()
+    told = described or architecture.conv is not None or shape[0] in FLAT_PICTURES
+    if not fits or (told and not asked):
+        return target
+    return replace(target, architecture=replace(architecture, input_shape=shape))
+
+
+def _reshaped(samples: Samples, shape: tuple[int, ...]) -> Samples:
+    """Flat rows as the pictures that they are; whatever else does not fit is refused later."""
+    if samples.is_image or math.prod(samples.shape) != math.prod(shape):
+        return samples
+    return replace(samples, x=samples.x.reshape(-1, *shape))
+
+
+def private_set(
+    request: AuditRequest, num_outputs: int | None = None, source: Source | None = None
+) -> tuple[Source, Samples]:
+    """The source and the samples trained on, of a run folder or as named, their classes as the outputs have them.
 
     Without a list of members (`members.json` of a run, or one given) all of the source's training part is private.
     """
-    members = Path(request.members) if request.members else Path(request.target) / "members.json"
-    listed = request.members is not None or Path(request.target).is_dir()
-    about = read_as(Members, members) if listed else None
+    about = read_members(request)
     name = request.data or (about.data if about else None)
     if not name:
         raise UnfitError("which data was it trained on? Name them with `data`, or audit a run folder")
-    source = read_source(name, request.classes or (about.classes if about else None))
+    if source is None:
+        source = read_source(name, request.classes or (about.classes if about else None), request.resize)
+    if num_outputs is not None:
+        test = source.test and source.test.for_outputs(num_outputs)
+        source = replace(source, train=source.train.for_outputs(num_outputs), test=test)
     if about is None:
         return source, source.train.take((source.train.labels >= 0).nonzero()[0])
     private = source.train.take(about.indices)
@@ -188,15 +291,28 @@ def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Sampl
         raise UsageError(f"{asked} unseen samples are fewer than the {k} classes")
     n = asked or len(private)
     counts = private.y.bincount(minlength=k)
-    other = (
-        None if request.unseen is None else read_source(request.unseen, request.classes or source.classes).train
-    )
+    other = None if request.unseen is None else _other(request, source, private)
     if counts.min() < counts.max():
         return _unbalanced(source, other, private, n, seed)
     n -= n % k
     if other is None:
         return draw_unseen(source, private, n, seed)
     return other.take(other.balanced(min(n, other.largest_balanced()), (seed, 1)))
+
+
+def _other(request: AuditRequest, source: Source, private: Samples) -> Part:
+    """Another source's samples, with the classes of the private ones."""
+    assert request.unseen is not None
+    part = read_source(request.unseen, request.classes or source.classes, request.resize).train
+    if private.truth == "classes" and part.class_names != ONE_CLASS:
+        return part.named(private.class_names)
+    if private.targets is not None:
+        part = part.for_outputs(private.targets.shape[1])
+    if (private.targets is None, private.class_names) != (part.targets is None, part.class_names):
+        raise UnfitError(
+            "private and unseen samples must have labels of one kind, or none: see `data` and `unseen`"
+        )
+    return part
 
 
 def _unbalanced(source: Source, other: Part | None, private: Samples, n: int, seed: int) -> Samples:

@@ -21,7 +21,7 @@ from unfit.attacker.start.twister import SEEDS
 from unfit.auditor.calibration import Calibration, calibrate, calibrate_sets, interval, strata
 from unfit.auditor.case import Case
 from unfit.auditor.exchange import Exchange, compare_sets
-from unfit.auditor.fitting import Fitting, check_fit
+from unfit.auditor.fitting import UNCHECKED, Fitting, check_fit
 from unfit.auditor.grades import count, grade, recognisable_line
 from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, ncc, nearest, psnr
 from unfit.auditor.oracle import Oracle, consult
@@ -108,6 +108,7 @@ def evidence(
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
     verdict, reasons = decide(found, effort, Sight(answer.p_value, answer.num_held, differences), policy)
+    reasons += [UNCHECKED] * (verdict != "leak" and examined.fitting.measure == "none")
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
@@ -140,6 +141,7 @@ def evidence(
         target=_target(case.target),
         hashes=_hashes(case, pool),
         data=case.source.name if case.source else "",
+        inputs=case.inputs,
         class_names=list(case.private.class_names),
         versions=_versions(),
         machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},

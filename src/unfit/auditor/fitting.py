@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unfit.auditor.case import Case
-from unfit.auditor.samples import Samples
+from unfit.auditor.preprocessing import AS_IS, CENTRED
+from unfit.auditor.samples import Samples, Truth
 from unfit.base.errors import listed
 from unfit.base.files import Strict
 from unfit.base.nets import margin, outputs
@@ -28,19 +30,36 @@ BETTER_LEVEL = 0.001  # another form is better only beyond this; its choice rest
 NUM_CHOOSING, NUM_JUDGING = 100, 500  # samples by which the best form is chosen, and by which it is judged
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation of its channels
 THRESHOLDS = (0.0, 0.5)  # of a single output: a logit's, and that of a regression on 0 and 1
+MOST_COLUMNS = 12  # whose means and deviations are written out
 CAUSES = (
     "likely causes: pictures with channels last or flattened in another order, inputs not normalised as in "
     "training, labels in another order, or another data set"
 )
 
 
+Measure = Literal["accuracy", "accuracy per label", "variance explained", "none"]
+MEASURES: dict[Truth, Measure] = {
+    "classes": "accuracy",
+    "labels": "accuracy per label",
+    "values": "variance explained",
+    "nothing": "none",
+}
+SCORES: dict[Truth, str] = {
+    "classes": "gets {} of the private samples right",
+    "labels": "gets {} of the private samples’ labels right",
+    "values": "explains {} of the variance of the private samples’ y",
+}
+UNCHECKED = "the samples have no labels, so nothing shows whether the model was trained on them in this form"
+
+
 class Fitting(Strict):
     """How well the model does on both sets, and whether that is how a model does on what it was trained on."""
 
-    private_accuracy: float
-    unseen_accuracy: float
-    chance: float  # the accuracy of the same answers given to the private samples in random order
-    p_value: float  # how often that does as well
+    measure: Measure  # none: the samples have no labels, and the next four are null
+    private_accuracy: float | None
+    unseen_accuracy: float | None
+    chance: float | None  # the accuracy of the same answers given to the private samples in random order
+    p_value: float | None  # how often that does as well
     fits: bool
     reasons: list[str]  # why it does not fit
     likely_cause: str | None  # the form of the data under which it does
@@ -48,41 +67,122 @@ class Fitting(Strict):
 
 def check_fit(case: Case) -> Fitting:
     """Judge the accuracy on both sets, and look for a form of the data that makes it far better."""
+    truth = case.private.truth
+    if truth == "nothing":
+        return _fitting(truth, None, None, (None, None), [], None)
     own, others = (outputs(case.target.net(), each.centred(case.mean).x) for each in (case.private, case.unseen))
-    y, threshold = case.private.y, best_threshold(own, case.private.y)
-    predicted = classes_of(own, threshold)
-    right, unseen_right = predicted == y, classes_of(others, threshold) == case.unseen.y
-    chance, p_value = agreement(predicted, y)
+    rule = rule_of(own, case.private)
+    errors, unseen_errors = rule(own, case.private), rule(others, case.unseen)
+    chance, p_value = guessing(own, case.private)
     # very few samples cannot do better than all right
-    guesses = p_value >= CHANCE_LEVEL and not bool(right.all())
+    guesses = p_value >= CHANCE_LEVEL and bool(errors.any())
+    score = score_words(errors, truth)
     if guesses:
-        doubt = f"the model gets {_share(right)} of the private samples right, where guessing gets {chance:.0%}"
-    elif is_worse(right, unseen_right):
+        doubt = f"the model {score}, where guessing gets {chance:.0%}"
+    elif is_worse(errors, unseen_errors):
         doubt = (
-            f"the model gets {_share(right)} of the private samples right, but {_share(unseen_right)} of the "
+            f"the model {score}, but {1 - unseen_errors.mean():.0%} of the "
             "unseen ones: were the two swapped, or is this another file than it was trained on?"
         )
     else:
         doubt = ""
     cause = find_cause(case, bool(doubt))
     if cause and not doubt:
-        doubt = f"the model gets only {_share(right)} of the private samples right"
-    if not doubt and (cause := find_layout(case)):
-        doubt = f"the model gets {_share(right)} of the private samples right, but was trained on another form"
+        doubt = f"the model {score.replace(' ', ' only ', 1)}"
+    if not doubt and truth == "classes" and (cause := find_layout(case)):
+        doubt = f"the model {score}, but was trained on another form"
     reasons = [doubt] * bool(doubt) + [CAUSES] * (guesses and not cause)
+    return _fitting(truth, errors, unseen_errors, (chance, p_value), reasons, cause)
+
+
+def _fitting(
+    truth: Truth,
+    errors: Tensor | None,
+    unseen_errors: Tensor | None,
+    guessed: tuple[float | None, float | None],
+    reasons: list[str],
+    cause: str | None,
+) -> Fitting:
     return Fitting(
-        private_accuracy=float(right.float().mean()),
-        unseen_accuracy=float(unseen_right.float().mean()),
-        chance=chance,
-        p_value=p_value,
+        measure=MEASURES[truth],
+        private_accuracy=None if errors is None else 1 - float(errors.mean()),
+        unseen_accuracy=None if unseen_errors is None else 1 - float(unseen_errors.mean()),
+        chance=guessed[0],
+        p_value=guessed[1],
         fits=not reasons,
         reasons=reasons,
         likely_cause=cause,
     )
 
 
-def _share(right: Tensor) -> str:
-    return f"{right.float().mean():.0%}"
+def score_words(errors: Tensor, truth: Truth) -> str:
+    return SCORES[truth].format(f"{max(0.0, 1 - float(errors.mean())):.0%}")  # a line through noise explains −0%
+
+
+# Errors -------------------------------------------------------------------------------------------------------
+
+Rule = Callable[[Tensor, Samples], Tensor]  # of outputs (n, k) and samples: the error of each, 0 is right
+
+
+def rule_of(phi: Tensor, samples: Samples) -> Rule:
+    """How outputs are read, as does these samples most justice: by a threshold, or along a line for each output.
+
+    The mean error of classes and of labels is the share that is wrong, that of values the share of their variance
+    that is left. Any scale of y is accepted: it may have been brought to another one in training.
+    """
+    if samples.truth == "classes":
+        cut = best_threshold(phi, samples.y)
+        return lambda phi, samples: (classes_of(phi, cut) != samples.y).float()
+    if samples.truth == "labels":
+        edge = min(THRESHOLDS, key=lambda edge: float(_wrong_labels(phi, samples, edge).mean()))
+        return lambda phi, samples: _wrong_labels(phi, samples, edge)
+    assert samples.targets is not None
+    middle, aim = phi.mean(0), samples.targets.mean(0)
+    spread = (samples.targets - aim).square().mean(0)
+    slope = ((phi - middle) * (samples.targets - aim)).mean(0) / _positive((phi - middle).square().mean(0))
+
+    def left(phi: Tensor, samples: Samples) -> Tensor:
+        assert samples.targets is not None
+        along = aim + slope.clamp_min(0) * (phi - middle)
+        return ((samples.targets - along).square() / _positive(spread)).mean(1)
+
+    return left
+
+
+def _positive(values: Tensor) -> Tensor:
+    return torch.where(values > 0, values, 1)
+
+
+def _wrong_labels(phi: Tensor, samples: Samples, edge: float) -> Tensor:
+    assert samples.targets is not None
+    return ((phi > edge) != (samples.targets > 0)).float().mean(1)
+
+
+def guessing(phi: Tensor, samples: Samples) -> tuple[float, float]:
+    """The accuracy that the answers would have in random order, and how often that is as good as theirs."""
+    if samples.truth == "classes":
+        return agreement(classes_of(phi, best_threshold(phi, samples.y)), samples.y)
+    assert samples.targets is not None
+    if samples.truth == "values":
+        spread = _positive(samples.targets.std(0, correction=0))
+        return 0.0, p_pairing(phi / spread, samples.targets / spread)
+    edge = min(THRESHOLDS, key=lambda edge: float(_wrong_labels(phi, samples, edge).mean()))
+    a, b = (phi > edge).float(), samples.targets
+    both, neither = a.mean(0) * b.mean(0), (1 - a.mean(0)) * (1 - b.mean(0))
+    return float((both + neither).mean()), p_pairing(a, b)
+
+
+def p_pairing(a: Tensor, b: Tensor) -> float:
+    """How often Σ a_i·b_π(i) is as large for a random order π as it is: (n, k) each.
+
+    By the combinatorial central limit theorem the sum is normal; with A and B, less their means, its variance is
+    ‖A Bᵀ‖² / (n − 1).
+    """
+    a, b = (each.double() - each.double().mean(0) for each in (a, b))
+    variance = float(((a.T @ a) * (b.T @ b)).sum()) / max(1, len(a) - 1)
+    if variance <= 0:  # one answer for all, or nothing to be told
+        return 1.0 if bool(b.any()) else 0.0
+    return 0.5 * math.erfc(float((a * b).sum()) / math.sqrt(2 * variance))
 
 
 # Accuracy -----------------------------------------------------------------------------------------------------
@@ -114,22 +214,30 @@ def agreement(predicted: Tensor, y: Tensor) -> tuple[float, float]:
     pairs = a[:, None] * b
     hits = torch.eye(k, dtype=torch.float64)
     variance = float((pairs * (hits - row[:, None] - column + chance) ** 2).sum()) / (n - 1)
+    if variance <= 0:  # no answer is the label of any sample
+        return chance, 1.0
     z = (float((predicted == y).sum()) - n * chance) / math.sqrt(variance)
     return chance, 0.5 * math.erfc(z / math.sqrt(2))
 
 
-def is_worse(right: Tensor, unseen_right: Tensor) -> bool:
+def is_worse(errors: Tensor, unseen_errors: Tensor) -> bool:
     """More than chance, and by more than an easier file of unseen samples explains."""
-    by = float(unseen_right.float().mean() - right.float().mean())
-    return by > WORSE_BY and p_worse(right, unseen_right) < WORSE_LEVEL
+    by = float(errors.mean() - unseen_errors.mean())
+    return by > WORSE_BY and p_worse(errors, unseen_errors) < WORSE_LEVEL
 
 
-def p_worse(right: Tensor, unseen_right: Tensor) -> float:
-    """How often chance makes private samples so much worse than unseen ones (Fisher's exact test)."""
-    from scipy.stats import hypergeom  # imported here because it takes a second to load
+def p_worse(errors: Tensor, unseen_errors: Tensor) -> float:
+    """How often chance makes private samples so much worse than unseen ones.
 
-    hits, all_hits = int(right.sum()), int(right.sum() + unseen_right.sum())
-    return float(hypergeom.cdf(hits, len(right) + len(unseen_right), all_hits, len(right)))
+    Fisher's exact test where samples are right or wrong, else that of Mann and Whitney.
+    """
+    from scipy.stats import hypergeom, mannwhitneyu  # imported here because it takes a second to load
+
+    both = torch.cat([errors, unseen_errors])
+    if bool(((both == 0) | (both == 1)).all()):
+        hits, all_hits = int((errors == 0).sum()), int((both == 0).sum())
+        return float(hypergeom.cdf(hits, len(both), all_hits, len(errors)))
+    return float(mannwhitneyu(errors.numpy(), unseen_errors.numpy(), alternative="greater").pvalue)
 
 
 # Other forms of the data --------------------------------------------------------------------------------------
@@ -137,42 +245,53 @@ def p_worse(right: Tensor, unseen_right: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Form:
-    """Another form of the inputs. `what` goes on from “with”, `how` from “pass”."""
+    """Another form of the inputs. `what` goes on from “with”, `how` and the `options` of a request from “pass”."""
 
     what: str
     how: str
     change: Callable[[Tensor], Tensor]
     scaled: bool = False
+    options: str = ""
 
 
 def find_cause(case: Case, doubtful: bool) -> str | None:
-    """The form of inputs or labels under which the model gets far more of the private samples right, in words."""
-    net, n = case.target.net(), len(case.private)
-    at = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:NUM_JUDGING]
-    x, y = case.private.x[at], case.private.y[at]
+    """The form of inputs or labels under which the model does far better on the private samples, in words."""
+    net, truth = case.target.net(), case.private.truth
+    order = torch.randperm(len(case.private), generator=torch.Generator().manual_seed(0))
+    some = case.private.at(order[:NUM_JUDGING])
     seen = Form("", "", lambda x: (x - case.mean) * case.private.scale)
 
-    def answers(form: Form, num: int) -> Tensor:
-        phi = outputs(net, form.change(x[:num]))
-        return classes_of(phi, best_threshold(phi, y[:num]))
+    def errors(form: Form, judged: Samples) -> Tensor:
+        phi = outputs(net, form.change(judged.x))
+        return rule_of(phi, judged)(phi, judged)
 
-    before = answers(seen, n)
-    if not is_better(torch.ones_like(y).bool(), before == y, doubtful):  # too few errors for anything to be better
+    before = errors(seen, some)
+    if not is_better(torch.zeros_like(before), before, doubtful):  # too few errors for anything to be better
         return None
     tried = forms(case, seen)
-    hits = [int((answers(form, NUM_CHOOSING) == y[:NUM_CHOOSING]).sum()) for form in tried]
-    best, *equal = [form for form, num in zip(tried, hits, strict=True) if num == max(hits)]
-    order, relabelled = reorder(before, y, case.private.num_classes)
-    right = answers(best, n) == y
-    if is_relabelled := bool(relabelled.sum() >= right.sum()):
-        right = relabelled
-    if not is_better(right, before == y, doubtful):
+    few = some.at(torch.arange(min(NUM_CHOOSING, len(some))))
+    sums = [float(errors(form, few).sum()) for form in tried]
+    best, *equal = [form for form, total in zip(tried, sums, strict=True) if total == min(sums)]
+    after = errors(best, some)
+    if truth == "classes":
+        order, wrong = _relabelled(net, seen, some)
+        if wrong.sum() <= after.sum():
+            words = f"with the labels {_order_words(order)} the model {score_words(wrong, truth)}"
+            return words if is_better(wrong, before, doubtful) else None
+    if not is_better(after, before, doubtful):
         return None
-    if is_relabelled:
-        return f"with the labels {_order_words(order)} the model gets {_share(right)} of the private samples right"
     several = best.scaled and any(form.scaled for form in equal)
     also = "; other scales do as well: take the one it was trained with" if several else ""
-    return f"with {best.what} the model gets {_share(right)} of the private samples right: pass {best.how}{also}"
+    how = best.options if case.source and case.inputs in (AS_IS, CENTRED) and best.options else best.how
+    return f"with {best.what} the model {score_words(after, truth)}: pass {how}{also}"
+
+
+def _relabelled(net: nn.Module, seen: Form, samples: Samples) -> tuple[Tensor, Tensor]:
+    """The order of the labels that fits most samples, and which are wrong then."""
+    phi = outputs(net, seen.change(samples.x))
+    predicted = classes_of(phi, best_threshold(phi, samples.y))
+    order, right = reorder(predicted, samples.y, samples.num_classes)
+    return order, (~right).float()
 
 
 def find_layout(case: Case) -> str | None:
@@ -195,15 +314,15 @@ def find_layout(case: Case) -> str | None:
     return None
 
 
-def is_better(right: Tensor, before: Tensor, doubtful: bool) -> bool:
+def is_better(errors: Tensor, before: Tensor, doubtful: bool) -> bool:
     """Chance would hardly turn as many answers for the better (sign test).
 
     Unless the form is doubtful already, half of the errors must be gone as well.
     """
     from scipy.stats import binom
 
-    gained, lost = int((right & ~before).sum()), int((before & ~right).sum())
-    enough = doubtful or int((~right).sum()) <= int((~before).sum()) / 2
+    gained, lost = int((errors < before).sum()), int((errors > before).sum())
+    enough = doubtful or float(errors.sum()) <= float(before.sum()) / 2
     return enough and float(binom.sf(gained - 1, gained + lost, 0.5)) < BETTER_LEVEL
 
 
@@ -263,39 +382,51 @@ def _scales(private: Samples) -> list[Form]:
     x = private.x
     own = x.mean(0), x.std(0)
     found = [
-        _affine("the mean of the training samples subtracted", "x - x.mean(0)", own[0], 1),
+        _affine("the mean of the training samples subtracted", "x - x.mean(0)", own[0], 1, "`center`"),
         _affine("each value standardised", "(x - x.mean(0)) / x.std(0)", *own),
-        _affine("values 255 times as large", "x * 255", 0, 1 / 255),
+        _affine("values 255 times as large", "x * 255", 0, 1 / 255, "`scale` 255"),
     ]
     if not private.is_image:
         low, width = x.amin(0), x.amax(0) - x.amin(0)
         return [
-            _affine("nothing subtracted", "x as it is", 0, 1),
+            _affine("nothing subtracted", "x as it is", 0, 1, "`as_is`"),
             *found,
-            _affine("values divided by 255", "x / 255", 0, 255),
+            _affine("values divided by 255", "x / 255", 0, 255, "`scale` 1/255"),
             _affine("columns from 0 to 1", "(x - x.amin(0)) / (x.amax(0) - x.amin(0))", low, width),
         ]
     each = x.mean((0, 2, 3), keepdim=True)[0], x.std((0, 2, 3), keepdim=True)[0]
-    imagenet = (torch.tensor(values).view(-1, 1, 1) for values in IMAGENET)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in IMAGENET)
     return [
-        _affine("values from 0 to 1", "x in [0, 1]", 0, 1),
+        _affine("values from 0 to 1", "x in [0, 1]", 0, 1, "`as_is`"),
         _affine("values from −1 to 1", "2 * x - 1 of x in [0, 1]", 0.5, 0.5),
         _affine("channels standardised", "(x - mean) / std of each channel", *each),
         _affine("values standardised", "(x - x.mean()) / x.std()", x.mean(), x.std()),
         *found,
         *(
-            [_affine("ImageNet's mean and deviation", "(x - mean) / std of ImageNet", *imagenet)]
+            [_affine("ImageNet's mean and deviation", "(x - mean) / std of ImageNet", mean, std)]
             if len(x[0]) == 3
             else []
         ),
-        _affine("black and white swapped", "1 - x of x in [0, 1]", 1, -1),
+        _affine("black and white swapped", "1 - x of x in [0, 1]", 1, -1, "`scale` -1 and `mean` -1"),
     ]
 
 
-def _affine(what: str, how: str, shift: Tensor | float, spread: Tensor | float) -> Form:
+def _affine(
+    what: str, how: str, shift: Tensor | float, spread: Tensor | float, options: str | None = None
+) -> Form:
     width = torch.as_tensor(spread)
     width = torch.where(width == 0, 1, width)
-    return Form(what, how, lambda x: (x - shift) / width, scaled=True)
+    if options is None:
+        options = _written(torch.as_tensor(shift), width)
+    return Form(what, how, lambda x: (x - shift) / width, scaled=True, options=options)
+
+
+def _written(mean: Tensor, std: Tensor) -> str:
+    """The options of a request that subtract and divide so; none where there are too many numbers, or pixels."""
+    if mean.numel() > MOST_COLUMNS or mean.shape[1:].numel() > 1:
+        return ""
+    means, stds = (",".join(f"{value:.6g}" for value in each.flatten().tolist()) for each in (mean, std))
+    return f"`mean` {means} and `std` {stds}"
 
 
 def reorder(predicted: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:

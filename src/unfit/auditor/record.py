@@ -12,7 +12,7 @@ from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Measure
 from unfit.base.files import Strict
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 Verdict = Literal["pass", "leak", "inconclusive"]
 Attacker = Literal["blind", "knows the start", "found the start"]  # whom the verdict speaks of
 Interval = tuple[float, float]
@@ -166,7 +166,7 @@ class Sweep(Strict):
 class Record(Strict):
     """An audit, in numbers."""
 
-    schema_version: Literal[3]
+    schema_version: Literal[4]
     verdict: Verdict
     reasons: list[str]
     attacker: Attacker
@@ -208,6 +208,7 @@ class Record(Strict):
     target: TargetRecord
     hashes: Hashes
     data: str
+    inputs: str  # how the model is taken to have seen them
     class_names: list[str]
     versions: dict[str, str]
     machine: dict[str, str | int]

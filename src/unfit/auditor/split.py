@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from unfit.auditor.samples import Ints, Part
+from unfit.auditor.samples import ONE_CLASS, Array, Ints, Part
 from unfit.base.errors import UnfitError, UsageError, listed
 
 SPLIT_FILES = ("train.npz", "unseen.npz")
@@ -34,12 +35,19 @@ def split_part(part: Part, share: float, seed: int) -> tuple[Ints, Ints]:
 def write_split(part: Part, share: float, seed: int, folder: Path) -> tuple[int, int]:
     """Write both parts as `npz:FILE` reads them, with the `index` of each sample in the source."""
     parts = split_part(part, share, seed)
-    values = label_values(part.class_names)
+    y = _y(part)
     for name, at in zip(SPLIT_FILES, parts, strict=True):
         path = folder / name
         path.touch(OWNER_ONLY)
-        np.savez(path, x=part.raw[at], y=values[part.labels[at]], index=at)
+        arrays: dict[str, Any] = {"x": part.raw[at], "index": at} | ({} if y is None else {"y": y[at]})
+        np.savez(path, **arrays)
     return len(parts[0]), len(parts[1])
+
+
+def _y(part: Part) -> Array | None:
+    if part.targets is not None:
+        return part.targets
+    return None if part.class_names == ONE_CLASS else label_values(part.class_names)[part.labels]
 
 
 def label_values(names: tuple[str, ...]) -> Ints:

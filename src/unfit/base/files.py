@@ -83,13 +83,17 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(as_json(content), encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def parse_json(path: Path) -> Any:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnfitError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UnfitError(f"{path} is not JSON: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    content = parse_json(path)
     if not isinstance(content, dict):
         raise UnfitError(f"{path} must contain a JSON object, found {type(content).__name__}")
     return content

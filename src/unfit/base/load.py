@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field
 from torch import nn
 
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
@@ -22,7 +22,38 @@ from unfit.base.guess import guess_net
 from unfit.base.modules import as_base, as_target, base_from, load_into
 from unfit.base.target import NotPlainError, Target, fit_weights, infer_architecture, read_description
 
+MAX_SIDE = 65_536  # of a picture: no format holds larger ones
+MAX_DIGITS = 6  # of a size: a longer one is a mistake
 LORA = (".lora_A.weight", ".lora_B.weight")
+
+
+def sizes(text: object) -> object:
+    """`32x32` as (32, 32)."""
+    if not isinstance(text, str):
+        return (text,) if isinstance(text, int) else text
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and len(part) <= MAX_DIGITS for part in parts):
+        raise ValueError(f"{text!r} is not a size such as 32 or 32x32")
+    return tuple(map(int, parts))
+
+
+def _shape(text: object) -> object:
+    """`8x8` is a grey picture of one channel."""
+    found = sizes(text)
+    return (1, *found) if isinstance(found, tuple) and len(found) == 2 else found
+
+
+def check_picture(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if min(shape) <= 0:
+        raise ValueError(f"expected numbers above 0, found {min(shape)}")
+    if max(shape) > MAX_SIDE and len(shape) > 1:
+        raise ValueError(f"no picture is {max(shape)} wide or high")
+    return shape
+
+
+Shape = Annotated[
+    tuple[int, ...], BeforeValidator(_shape), Field(min_length=1, max_length=3), AfterValidator(check_picture)
+]
 
 
 class Reading(Strict):
@@ -34,7 +65,7 @@ class Reading(Strict):
 
     model: str | None = None
     layer: str | None = None
-    input_shape: tuple[PositiveInt, ...] | None = None
+    input_shape: Shape | None = None
 
 
 def load_target(path: str | Path, reading: Reading | None = None, base: str | Path | None = None) -> Target:
