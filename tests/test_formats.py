@@ -229,7 +229,7 @@ def test_no_safetensors_file_is_taken_for_a_pickle(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "match"),
-    [("saved_model.pb", "TensorFlow SavedModel"), ("checkpoint", "TensorFlow checkpoint"), ("x", "unknown kind")],
+    [("saved_model.pb", "TensorFlow SavedModel"), ("checkpoint", "TensorFlow checkpoint"), ("x", "no weights")],
 )
 def test_folders_of_tensorflow_are_named(tmp_path, name, match):
     (tmp_path / name).write_bytes(b"\x08\x01")

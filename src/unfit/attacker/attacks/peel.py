@@ -68,6 +68,7 @@ EXACT = 0.05  # relative error, by the jackknife, of the worst picture of a prov
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
+RIVAL = 0.95  # of a column's zeros: a mixture with so many may as well be it; every false proof's had 1.0 or more
 NEARLY_ALL = 0.8  # share of the columns: with fewer known, pictures disagree because of those that are missing
 WORST_ONE_IN = 10  # columns dropped at a time: one in ten, so that the rest can recover before it is judged again
 SURELY_OFF = 1e-3  # of a column's mean size: a neuron that turned on late has learnt a little more than that
@@ -215,20 +216,20 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
 
 
 def _parts(change: Change, known: Tensor, x: Tensor, agreement: Tensor) -> list[Part]:
-    """Pictures that their gates agree with: proven if all columns together are, else estimated."""
+    """Pictures that their gates agree with: proven if all columns together are and no rival column is as good."""
     agrees = agreement >= AGREE
-    if not agrees.any():
-        return []
-    return [_part(change, picture(x[agrees]), are_exact(change, known, agreement), agreement[agrees])]
+    exact = are_exact(change, known, agreement)
+    proven = agrees & ~has_rival(known) if exact else torch.zeros_like(agrees)
+    kinds = (("proven", proven), ("column proven, picture estimated", agrees & ~proven))
+    return [_part(change, name, picture(x[chosen]), agreement[chosen]) for name, chosen in kinds if chosen.any()]
 
 
-def _part(change: Change, pictures: Tensor, proven: bool, agreement: Tensor) -> Part:
+def _part(change: Change, name: str, pictures: Tensor, agreement: Tensor) -> Part:
     """The confidence of what is merely estimated is the share of its neurons that agree."""
     label = predicted(outputs_of(change.end, pictures, HARD))
-    sure = torch.full((len(label),), proven)
-    confidence = torch.ones(len(label)) if proven else agreement.float()
+    sure = torch.full((len(label),), name == "proven")
+    confidence = torch.ones(len(label)) if name == "proven" else agreement.float()
     x = pictures.view(-1, *change.shape).cpu()
-    name = "proven" if proven else "column proven, picture estimated"
     return Part(f"peel: {name}", x, label.cpu(), proven=sure, confidence=confidence.cpu())
 
 
@@ -542,6 +543,23 @@ def are_exact(change: Change, known: Tensor, agreement: Tensor) -> bool:
     """
     complete = len(known) == change.n and bool(agreement.min() >= WRONG)
     return complete and bool(jackknife(change, known).max() < EXACT)
+
+
+def has_rival(known: Tensor) -> Tensor:
+    """Which columns are in a pair of which some mixture vanishes on nearly as many neurons as one of the two.
+
+    Two samples that are nearly alike have nearly the same gates, and columns nearly in proportion. Then a mixture
+    of both has as many zeros as either, and zeros cannot tell which are the columns.
+    """
+    off, rivals = vanishing(known), torch.zeros(len(known), len(known), dtype=torch.bool, device=known.device)
+    places = torch.arange(known.shape[1], device=known.device)
+    for i, column in enumerate(known):
+        ratio = (-column / known).where(~off & ~off[i], torch.inf).sort(1).values  # at which a neuron cancels
+        width = 2 * VANISHES * column.abs().mean() / known.abs().mean(1, keepdim=True)
+        alike = (torch.searchsorted(ratio, ratio + width, right=True) - places) * ratio.isfinite()
+        rivals[i] = (off & off[i]).sum(1) + alike.amax(1) >= RIVAL * off[i].sum()
+    rivals.fill_diagonal_(False)
+    return rivals.any(0) | rivals.any(1)
 
 
 def jackknife(change: Change, known: Tensor) -> Tensor:
