@@ -90,7 +90,7 @@ NETS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "cnn": (
         nn.Sequential(
             *(nn.Conv2d(2, 4, 3, padding=(1, 0)), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(4, 6, (3, 2), dilation=1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            *(nn.Conv2d(4, 6, (2, 1), dilation=2), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
             nn.Linear(6, 3),
         ),
         (2, 9, 9),
