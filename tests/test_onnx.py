@@ -210,6 +210,13 @@ def test_a_gemm_has_factors(tmp_path):
     torch.testing.assert_close(net(random(5, 4)), 2 * random(5, 4) @ random(4, 3) + 0.5)
 
 
+@pytest.mark.parametrize("order", [("x", "s"), ("s", "x")])
+def test_silu_is_known_in_any_order(tmp_path, order):
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", list(order), ["y"])]
+    net = read_model(graph(tmp_path / "net.onnx", nodes))
+    assert [type(layer) for layer in net] == [nn.SiLU]
+
+
 @pytest.mark.parametrize("order", [("x", "g", "half"), ("half", "x", "g"), ("g", "half", "x")])
 def test_gelu_is_known_in_any_order_and_nothing_else_is(tmp_path, order):
     nodes = [
