@@ -294,6 +294,15 @@ def test_shards_are_bounded_together(tmp_path, monkeypatch):
         read_model(tmp_path)
 
 
+def test_parameters_are_counted_over_all_shards(tmp_path, monkeypatch):
+    sharded(tmp_path)
+    monkeypatch.setattr("unfit.base.formats.limits.MAX_PARAMETERS", 45)  # the layers have 40 and 6
+    with pytest.raises(UnfitError, match="claims 46 parameters; the limit is 45"):
+        read_model(tmp_path)
+    monkeypatch.setattr("unfit.base.formats.limits.MAX_PARAMETERS", 39)
+    refused(tmp_path / "model-00001-of-00002.safetensors", "claims 40 parameters; the limit is 39")
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"weight_map": {"a": 3}}', '{"weight_map": []}'])
 def test_a_bad_index_is_refused(tmp_path, content):
     sharded(tmp_path)

@@ -50,7 +50,7 @@ def shaken(model: Any) -> Any:
 
 def conv() -> list[Any]:
     return [
-        keras.Input((9, 8, 3)),
+        keras.Input((13, 12, 3)),
         layers.Rescaling(1 / 2, offset=-1),
         layers.Normalization(mean=[0.1, 0.2, 0.3], variance=[1.0, 2.0, 3.0]),
         layers.Conv2D(4, 3, padding="same", strides=2, activation="relu", name="first"),
@@ -145,7 +145,9 @@ def test_a_functional_chain_is_read_and_a_skip_is_refused(tmp_path, suffix):
 
 def test_normalisation_learnt_from_data_is_read(tmp_path):
     normal = layers.Normalization()
-    normal.adapt(np.random.default_rng(0).normal(3, 2, size=(50, 7)).astype("float32"))
+    seen = np.random.default_rng(0).normal(3, 2, size=(50, 7)).astype("float32")
+    seen[:, 2] = 4  # no variance: divided by Keras' smallest number instead
+    normal.adapt(seen)
     model = keras.Sequential([keras.Input((7,)), normal, layers.Dense(2)])
     for path in (tmp_path / "net.keras", tmp_path / "net.h5"):
         found = read_model(saved(model, path))
@@ -241,6 +243,16 @@ def test_values_in_other_files_are_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize("size", [0, 255, 2**40])
+def test_a_heap_that_hdf5_would_walk_for_ever_is_refused(tmp_path, size):
+    path = saved(made("perceptron"), tmp_path / "net.h5")
+    content = bytearray(path.read_bytes())
+    first = content.index(b"GCOL") + 16  # the header of its first object: a number, and its size after 8 bytes
+    content[first : first + 16] = bytes([0 if size == 0 else 1, 0, 0, 0, 0, 0, 0, 0]) + size.to_bytes(8, "little")
+    path.write_bytes(content)
+    refused(path, "a heap whose objects do not add up")
+
+
 @pytest.mark.parametrize("suffix", [".keras", ".h5", ".weights.h5"])
 def test_a_damaged_file_is_read_or_refused(tmp_path, suffix):
     path = saved(made("perceptron"), tmp_path / f"net{suffix}")
@@ -260,10 +272,10 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, suffix):
     assert outcomes == {"read", "refused"}
 
 
-READ = {  # by name, and all entries of lists
+READ = {  # by name, and the first entries of lists
     *("class_name", "config", "layers", "activation", "axis", "batch_shape", "data_format", "dilation_rate"),
     *("epsilon", "groups", "mean", "negative_slope", "padding", "pool_size", "scale", "strides", "use_bias"),
-    *range(4),
+    *range(2),
 }
 
 

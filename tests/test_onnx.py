@@ -90,7 +90,7 @@ NETS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "cnn": (
         nn.Sequential(
             *(nn.Conv2d(2, 4, 3, padding=(1, 0)), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(4, 6, (3, 2), dilation=1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            *(nn.Conv2d(4, 6, (2, 1), dilation=2), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
             nn.Linear(6, 3),
         ),
         (2, 9, 9),
@@ -208,6 +208,13 @@ def test_a_gemm_has_factors(tmp_path):
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], alpha=2.0, beta=0.5)]
     net = read_model(graph(tmp_path / "net.onnx", nodes, {"w": random(4, 3).numpy(), "b": np.ones(3)}))
     torch.testing.assert_close(net(random(5, 4)), 2 * random(5, 4) @ random(4, 3) + 0.5)
+
+
+@pytest.mark.parametrize("order", [("x", "s"), ("s", "x")])
+def test_silu_is_known_in_any_order(tmp_path, order):
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", list(order), ["y"])]
+    net = read_model(graph(tmp_path / "net.onnx", nodes))
+    assert [type(layer) for layer in net] == [nn.SiLU]
 
 
 @pytest.mark.parametrize("order", [("x", "g", "half"), ("half", "x", "g"), ("g", "half", "x")])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import re
+import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from unfit.base.formats.tensors import natural
 
 Datasets = dict[str, list[Any]]  # of each layer, in Keras' order
 Arrays = dict[str, list[Tensor]]
+HEAP = b"GCOL\x01\0\0\0"
 IN_A_ROW = "only layers in a row are read"
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")  # γ, β and the statistics, as Keras stores them
 
@@ -46,6 +49,8 @@ def read_keras(path: Path) -> nn.Module:
 
 def read_h5(path: Path) -> Weights | nn.Module:
     """A whole model has its layers in `model_config`; weights alone do not say how they are used."""
+    with whole(path, "Keras"):
+        _check_heaps(path)
     with whole(path, "Keras"), _opened(path, path) as file:
         if "model_config" in file.attrs:
             config = json.loads(file.attrs["model_config"])
@@ -59,6 +64,27 @@ def _opened(path: Path, source: Path | io.BytesIO) -> Any:
     except ImportError as error:
         raise needs("h5py", "keras", str(path)) from error
     return h5py.File(source, "r")
+
+
+def _check_heaps(path: Path) -> None:
+    """Strings are objects in heaps, one behind the other. HDF5 follows damaged sizes for ever, so add them up."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.find(HEAP)
+        while start >= 0:
+            end = start + int.from_bytes(content[start + 8 : start + 16], "little")
+            if end > len(content) or not _adds_up(content, start + 16, end):
+                raise ValueError("a heap whose objects do not add up")
+            start = content.find(HEAP, start + 1)
+
+
+def _adds_up(content: mmap.mmap, at: int, end: int) -> bool:
+    """Objects have a header of 16 bytes, and begin at multiples of 8. Number 0 is the rest, header included."""
+    while at + 16 <= end:
+        number, size = struct.unpack("<H6xQ", content[at : at + 16])
+        if not number:
+            return bool(at + size == end)
+        at += 16 + -(-size // 8) * 8
+    return at <= end
 
 
 # Arrays ----------------------------------------------------------------------------------------------------

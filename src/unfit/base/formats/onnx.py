@@ -162,27 +162,23 @@ def _simpler(op: Op, ops: dict[str, Op], constants: Constants) -> Op:
     if op.kind == "Reshape":
         return replace(op, inputs=op.inputs[:1], settings={"shape": _shape(op.inputs[1], ops, constants)})
     if op.kind == "Mul":
-        a, b = op.inputs
-        if any(y in ops and ops[y].kind == "Sigmoid" and ops[y].inputs == (x,) for x, y in ((a, b), (b, a))):
-            return replace(
-                op, kind="Silu", inputs=(a if ops[b].kind == "Sigmoid" and ops[b].inputs == (a,) else b,)
-            )
+        if x := _silu_input(op, ops):
+            return replace(op, kind="Silu", inputs=(x,))
         if x := _gelu_input(op, ops, constants):
             return replace(op, kind="Gelu", inputs=(x,))
     return op
 
 
-def _shape(name: str, ops: dict[str, Op], constants: Constants) -> list[int]:
-    """The shape that a Reshape asks for; `x.view(x.size(0), -1)` computes it."""
+def _shape(name: str, ops: dict[str, Op], constants: Constants, depth: int = 4) -> list[int]:
+    """The shape that a Reshape asks for; `x.view(x.size(0), -1)` computes it in four steps."""
     if name in constants:
         return [int(side) for side in constants[name].flatten()[:MAX_RANK]]
     op = ops[name]
-    if op.kind == "Concat":
-        sides = [side for each in op.inputs for side in _shape(each, ops, constants)]
-        if len(sides) <= MAX_RANK:
-            return sides
-    if op.kind in ("Unsqueeze", "Cast"):
-        return _shape(op.inputs[0], ops, constants)
+    if op.kind == "Concat" and depth:
+        parts = [_shape(each, ops, constants, depth - 1) for each in op.inputs[:MAX_RANK]]
+        return [side for part in parts for side in part][:MAX_RANK]
+    if op.kind in ("Unsqueeze", "Cast") and depth:
+        return _shape(op.inputs[0], ops, constants, depth - 1)
     if op.kind == "Gather" and ops[op.inputs[0]].kind == "Shape" and int(constants[op.inputs[1]]) == 0:
         return [BATCH]
     return [UNKNOWN]
