@@ -140,6 +140,7 @@ def case_of(
     """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
     private, unseen = opened(private), opened(unseen)
     target = as_target(model, input_shape or _shape_for(model, private))
+    target = with_shape(target, input_shape) if input_shape else target
     architecture = target.architecture
     own, others = as_samples(private, unseen, architecture.input_shape, architecture.num_outputs)
     others, num_copies = without_copies(own, others)
@@ -202,15 +203,23 @@ def shaped_like(target: Target, request: AuditRequest, private: Samples) -> Targ
 
     A description beside the weights does tell it, and flat rows of the usual lengths are pictures.
     """
-    path, architecture = Path(request.target), target.architecture
-    shape, asked = request.input_shape or private.shape, request.input_shape is not None
-    fits = math.prod(shape) == math.prod(architecture.input_shape)
-    if asked and not (fits and (shape == architecture.input_shape or architecture.conv is None)):
-        raise UsageError(f"`input_shape` {shape} does not fit the net, which takes {architecture.input_shape}")
+    if request.input_shape:
+        return with_shape(target, request.input_shape)
+    path, conv, shape = Path(request.target), target.architecture.conv, private.shape
     described = (path / "target.json" if path.is_dir() else path.with_suffix(".json")).is_file()
-    told = described or architecture.conv is not None or shape[0] in FLAT_PICTURES
-    if not fits or (told and not asked):
+    fits = math.prod(shape) == math.prod(target.architecture.input_shape)
+    if described or conv or shape[0] in FLAT_PICTURES or not fits:
         return target
+    return with_shape(target, shape)
+
+
+def with_shape(target: Target, shape: tuple[int, ...]) -> Target:
+    """The same net for inputs of another shape, which a dense layer does not mind."""
+    architecture = target.architecture
+    if shape == architecture.input_shape:
+        return target
+    if architecture.conv or math.prod(shape) != math.prod(architecture.input_shape):
+        raise UsageError(f"`input_shape` {shape} does not fit the net, which takes {architecture.input_shape}")
     return replace(target, architecture=replace(architecture, input_shape=shape))
 
 
