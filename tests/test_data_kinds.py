@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
-from unfit import AuditRequest, FitSettings, UnfitError, audit, draw, fit, read_source
+from unfit import AuditRequest, FitSettings, UnfitError, as_target, audit, draw, fit, read_source
 from unfit.auditor.arrays import as_samples, opened, sample_shape
 from unfit.auditor.case import Case, case_of, private_set, read_case
 from unfit.auditor.fitting import check_fit, p_pairing
@@ -191,7 +191,8 @@ def test_flat_rows_are_vectors_unless_their_length_is_that_of_well_known_picture
 def test_the_shape_can_be_said_and_a_convolution_says_it() -> None:
     x = torch.rand(20, 64)
     net = nn.Sequential(nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 1))
-    assert case_of(net, x[:10], x[10:], input_shape=(1, 8, 8)).private.is_image
+    for model in (net, as_target(net, (64,))):
+        assert case_of(model, x[:10], x[10:], input_shape=(1, 8, 8)).private.is_image
     conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 1))
     assert case_of(conv, x[:10], x[10:]).private.shape == (1, 8, 8)
 

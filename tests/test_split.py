@@ -34,7 +34,10 @@ def test_both_parts_are_read_back(run: Run, source: str, tmp_path: Path) -> None
         f"unfit audit MODEL --data {train} --unseen {unseen} --out AUDIT",
     ]
     whole = read_source(source).train
-    parts = [np.load(tmp_path / "parts" / f"{name}.npz") for name in ("train", "unseen")]
+    parts = []
+    for name in ("train", "unseen"):
+        with np.load(tmp_path / "parts" / f"{name}.npz") as arrays:
+            parts.append(dict(arrays))
     assert sorted(np.concatenate([part["index"] for part in parts])) == list(range(100))
     for name, part, counts in zip(("train", "unseen"), parts, ([18, 42], [12, 28]), strict=True):
         path = tmp_path / "parts" / f"{name}.npz"
@@ -60,7 +63,8 @@ def test_pictures_stay_bytes_and_classes_keep_their_order(run: Run, tmp_path: Pa
     assert run("split", f"npz:{tmp_path}/a.npz", "--out", tmp_path / "parts")[0] == 0
     part = read_source(f"npz:{tmp_path}/parts/train.npz").train
     assert (part.raw.dtype, part.raw.shape, part.class_names) == (np.uint8, (20, 3, 8, 8), ("0", "1"))
-    index = np.load(tmp_path / "parts/train.npz")["index"]
+    with np.load(tmp_path / "parts/train.npz") as arrays:
+        index = arrays["index"]
     assert part.labels.tolist() == [1 if i % 2 == 0 else 0 for i in index]  # ant comes before zebra
 
 

@@ -147,7 +147,10 @@ def case_of(
 ) -> Case:
     """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
     private, unseen = opened(private), opened(unseen)
-    target = as_target(model, input_shape or _shape_for(model, private), layer=layer)
+    shape = input_shape or _shape_for(model, private)
+    target = as_target(model, shape, layer=layer)
+    if isinstance(model, Target) and shape and (input_shape or _may_reshape(target, shape)):
+        target = with_shape(target, shape)
     own, others = as_samples(private, unseen, target.sample_shape, target.architecture.num_outputs)
     last = isinstance(private, Given) and is_channels_last(np.shape(private.x)[1:])
     inputs = "as given, channels last made first" if last else "as given"
@@ -236,17 +239,31 @@ def shaped_like(target: Target, request: AuditRequest, private: Samples) -> Targ
 
     A description beside the weights does tell it, and flat rows of the usual lengths are pictures.
     """
-    path, architecture = Path(request.target), target.architecture
     if target.whole is not None:
         return target  # it was run on such samples
-    shape, asked = request.input_shape or private.shape, request.input_shape is not None
-    fits = math.prod(shape) == math.prod(architecture.input_shape)
-    if asked and not (fits and (shape == architecture.input_shape or architecture.conv is None)):
-        raise UsageError(f"`input_shape` {shape} does not fit the net, which takes {architecture.input_shape}")
+    if request.input_shape:
+        return with_shape(target, request.input_shape)
+    path, shape = Path(request.target), private.shape
     described = (path / "target.json" if path.is_dir() else path.with_suffix(".json")).is_file()
-    told = described or architecture.conv is not None or shape[0] in FLAT_PICTURES
-    if not fits or (told and not asked):
+    if described or shape[0] in FLAT_PICTURES or not _may_reshape(target, shape):
         return target
+    return with_shape(target, shape)
+
+
+def _may_reshape(target: Target, shape: tuple[int, ...]) -> bool:
+    """Whether a sample of this shape fits a net that does not mind the shape."""
+    architecture = target.architecture
+    fits = math.prod(shape) == math.prod(architecture.input_shape)
+    return fits and not architecture.conv and target.whole is None
+
+
+def with_shape(target: Target, shape: tuple[int, ...]) -> Target:
+    """The same net for inputs of another shape, which a dense layer does not mind."""
+    architecture = target.architecture
+    if shape == architecture.input_shape:
+        return target
+    if architecture.conv or math.prod(shape) != math.prod(architecture.input_shape):
+        raise UsageError(f"`input_shape` {shape} does not fit the net, which takes {architecture.input_shape}")
     return replace(target, architecture=replace(architecture, input_shape=shape))
 
 
