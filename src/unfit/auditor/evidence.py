@@ -107,8 +107,9 @@ def evidence(
     found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
-    verdict, reasons = decide(found, effort, Sight(answer.p_value, answer.num_held, differences), policy)
-    reasons += [UNCHECKED] * (verdict != "leak" and examined.fitting.measure == "none")
+    unchecked = [UNCHECKED] if examined.fitting.measure == "none" else []
+    sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
+    verdict, reasons = decide(found, effort, sight, policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,

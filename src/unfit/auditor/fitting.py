@@ -49,7 +49,10 @@ SCORES: dict[Truth, str] = {
     "labels": "gets {} of the private samples’ labels right",
     "values": "explains {} of the variance of the private samples’ y",
 }
-UNCHECKED = "the samples have no labels, so nothing shows whether the model was trained on them in this form"
+UNCHECKED = (
+    "the samples have no labels, so nothing shows whether the model was trained on them in this form; give labels, "
+    "and a pass can be given"
+)
 
 
 class Fitting(Strict):

@@ -65,6 +65,7 @@ class Sight:
     oracle_p_value: float
     num_held: int
     differences: Sequence[str] = ()
+    unchecked: Sequence[str] = ()  # what could not be looked at: no reason against a leak, but against a pass
 
 
 def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[Verdict, list[str]]:
@@ -97,6 +98,7 @@ def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[
         return [f"this attack cannot be run on this model ({effort.status})"]
     return [
         *_doubts_about_sets(found, sight, policy),
+        *sight.unchecked,
         *_doubts_about_effort(effort, policy),
         *_doubts_about_power(found, effort, sight, policy),
     ]
