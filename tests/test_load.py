@@ -170,3 +170,19 @@ def test_the_command_line_and_python_see_the_same_net(code: Path, tmp_path: Path
     status, _, error = run("attack", tmp_path / "net.pt", "--layer", "9", "--out", tmp_path / "c.safetensors")
     assert status == UsageError.exit_code
     assert "no dense layer named '9'" in error
+
+
+def test_an_estimator_of_scikit_learn_is_taken_as_it_is() -> None:
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x, y = np.random.default_rng(0).normal(size=(30, 12)), np.arange(30) % 3
+    model = make_pipeline(StandardScaler(), MLPClassifier((9,), max_iter=20, random_state=0)).fit(x, y)
+    target = as_target(model)
+    assert target.has_prefix  # the scaler: what comes back is what the perceptron saw
+    seen = target.split.features(torch.from_numpy(x).float())
+    probabilities = outputs(target.net(), seen).softmax(1).numpy()
+    assert np.allclose(probabilities, model.predict_proba(x), atol=1e-5)
+    with pytest.raises(UsageError, match=r"a fitted perceptron of scikit-learn or a Target, got str"):
+        as_target("model.pt")  # type: ignore[arg-type]

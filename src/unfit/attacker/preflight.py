@@ -18,7 +18,7 @@ from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import forecast
 from unfit.base.load import Reading, load_base, load_target
-from unfit.base.modules import as_base, as_target
+from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.target import NotPlainError, Target, Weights
 
 STANDARD = 0.1  # relative difference of the noise from a standard start's
@@ -65,8 +65,8 @@ class Preflight:
 
 
 def preflight(
-    model: Target | nn.Module,
-    base: Target | nn.Module | None = None,
+    model: Target | nn.Module | Estimator,
+    base: Target | nn.Module | Estimator | None = None,
     layer: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> Preflight:

@@ -33,6 +33,7 @@ from unfit.auditor.request import Policy
 from unfit.auditor.verdict import EXIT_CODES
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import as_json, new_file, read_as, read_json, write_json
+from unfit.base.modules import Estimator
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 
@@ -111,12 +112,12 @@ def load_record(path: Path) -> Record:
 
 
 def audit(
-    model: Target | nn.Module,
+    model: Target | nn.Module | Estimator,
     private: Arrays,
     unseen: Arrays,
     *,
     attack: Method | str = "auto",
-    base: Target | nn.Module | None = None,
+    base: Target | nn.Module | Estimator | None = None,
     layer: str | None = None,
     candidates: Candidates | str | Path | None = None,
     policy: Policy | None = None,

@@ -33,7 +33,7 @@ from unfit.auditor.sources import read_source
 from unfit.base.errors import UnfitError, UsageError, explained
 from unfit.base.files import parse_json
 from unfit.base.load import Reading, load_base, load_target
-from unfit.base.modules import as_base, as_target
+from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.nets import margin, outputs
 from unfit.base.target import Target
 
@@ -138,10 +138,10 @@ def without_copies(private: Samples, unseen: Samples) -> tuple[Samples, int]:
 
 
 def case_of(
-    model: Target | nn.Module,
+    model: Target | nn.Module | Estimator,
     private: Arrays,
     unseen: Arrays,
-    base: Target | nn.Module | None = None,
+    base: Target | nn.Module | Estimator | None = None,
     layer: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> Case:
@@ -183,7 +183,7 @@ def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samp
     return in_unit_range(first, second)
 
 
-def _shape_for(model: Target | nn.Module, private: Arrays) -> tuple[int, ...] | None:
+def _shape_for(model: Target | nn.Module | Estimator, private: Arrays) -> tuple[int, ...] | None:
     """What the data say of a sample's shape. A convolution takes pictures, even if they are given flat."""
     shape = sample_shape(private)
     has_conv = isinstance(model, nn.Module) and any(isinstance(each, nn.Conv2d) for each in model.modules())

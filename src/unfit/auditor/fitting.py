@@ -50,8 +50,8 @@ SCORES: dict[Truth, str] = {
     "values": "explains {} of the variance of the private samples’ y",
 }
 UNCHECKED = (
-    "the samples have no labels, so nothing shows whether the model was trained on them in this form; give labels, "
-    "and a pass can be given"
+    "the samples have no labels, so nothing shows whether the model was trained on them in this form; "
+    "only with labels can it pass"
 )
 
 

@@ -12,16 +12,25 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError, listed
+from unfit.base.formats.sklearn import from_sklearn
 from unfit.base.formats.tensors import without_wrappers
 from unfit.base.nets import MAX_PARAMETERS, Architecture, outputs
 from unfit.base.target import Target, fit_weights, picture_shape
 from unfit.base.whole import Whole, as_columns
+
+
+class Estimator(Protocol):
+    """A fitted `MLPClassifier` or `MLPRegressor` of scikit-learn, or a pipeline that ends in one."""
+
+    def predict(self, X: Any) -> Any: ...  # noqa: N803
+
 
 Layer = nn.Linear | nn.Conv2d
 PLAIN = (nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # dropout: off in eval mode
@@ -54,7 +63,7 @@ class Run:
 
 
 def as_target(
-    model: Target | nn.Module,
+    model: Target | nn.Module | Estimator,
     input_shape: tuple[int, ...] | None = None,
     input_range: tuple[float, float] | None = None,
     layer: str | None = None,
@@ -67,8 +76,13 @@ def as_target(
     """
     if isinstance(model, Target):
         return model
+    if is_sklearn(model):
+        model = from_sklearn(model)
     if not isinstance(model, nn.Module):
-        raise UsageError(f"expected a torch.nn.Module or a Target, got {type(model).__name__}")
+        raise UsageError(
+            "expected a torch.nn.Module, a fitted perceptron of scikit-learn or a Target, got "
+            f"{type(model).__name__}"
+        )
     _refuse(_broken(model))
     module = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)  # leave the user's module alone
     run = _run(module, [input_shape] if input_shape else _possible_shapes(module))
@@ -77,7 +91,12 @@ def as_target(
     return _split(run, _position(run, layer), input_range)
 
 
-def as_base(base: Target | nn.Module | None, target: Target) -> Target | None:
+def is_sklearn(model: object) -> bool:
+    """Whether this is an estimator of scikit-learn, which need not be installed."""
+    return any(kind.__module__.startswith("sklearn.") for kind in type(model).__mro__)
+
+
+def as_base(base: Target | nn.Module | Estimator | None, target: Target) -> Target | None:
     """Convert the weights that training started from; they must have the target's architecture."""
     if base is None:
         return None

@@ -18,7 +18,7 @@ from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method
 from unfit.attacker.mixtures import check_base, read_mixtures
 from unfit.base.errors import UsageError, explained, unknown
-from unfit.base.modules import as_base, as_target
+from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.progress import Report, quiet
 from unfit.base.target import Target
 
@@ -36,9 +36,9 @@ METHODS = tuple(dict.fromkeys(kind.model_fields["method"].default for kind in AT
 
 
 def attack(
-    model: Target | nn.Module,
+    model: Target | nn.Module | Estimator,
     attack: Method | str = "auto",
-    base: Target | nn.Module | None = None,
+    base: Target | nn.Module | Estimator | None = None,
     progress: Report = quiet,
     layer: str | None = None,
 ) -> Candidates:
