@@ -178,7 +178,7 @@ def test_an_estimator_of_scikit_learn_is_taken_as_it_is() -> None:
     from sklearn.preprocessing import StandardScaler
 
     x, y = np.random.default_rng(0).normal(size=(30, 12)), np.arange(30) % 3
-    model = make_pipeline(StandardScaler(), MLPClassifier((9,), max_iter=20, random_state=0)).fit(x, y)
+    model = make_pipeline(StandardScaler(), MLPClassifier((9,), max_iter=500, tol=1e-2, random_state=0)).fit(x, y)
     target = as_target(model)
     assert target.has_prefix  # the scaler: what comes back is what the perceptron saw
     seen = target.split.features(torch.from_numpy(x).float())
