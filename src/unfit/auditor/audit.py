@@ -6,9 +6,11 @@ Request → Case → candidates → matches → verdict → Record, which is bui
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -37,6 +39,7 @@ from unfit.base.modules import Estimator
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 
+SEVERITY: Final[tuple[Verdict, ...]] = ("pass", "inconclusive", "leak")
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
 
 
@@ -138,11 +141,34 @@ def audit(
     policy, value = policy or Policy(), as_attack(attack)
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
-    attacking, matching = split(progress, (ATTACK_SHARE, MATCH_SHARE))
     examined = examine(case, policy)
     refuse_misfit(examined.fitting)
-    pool = find_candidates(case, value, candidates, attacking)
-    return Audit(*evidence(case, pool, policy, examined, progress=matching))
+
+    def judge(form: Case, pool: Pool, report: Report) -> Audit:
+        return Audit(*evidence(form, pool, policy, examined, progress=report))
+
+    return worst(case, value, candidates, judge, progress)
+
+
+def worst(
+    case: Case,
+    attack: Method,
+    candidates: Candidates | str | Path | None,
+    judge: Callable[[Case, Pool, Report], Audit],
+    progress: Report = quiet,
+) -> Audit:
+    """Attack and judge; a net that is not in normal form twice, in that form and as it is, unless the first leaks.
+
+    What hides samples in one form must not decide about the other, so each has its own candidates and controls.
+    """
+    forms = [case] if candidates is not None else case.forms()
+    done: list[Audit] = []
+    for form, report in zip(forms, split(progress, [1] * len(forms)), strict=True):
+        attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))
+        done.append(judge(form, find_candidates(form, attack, candidates, attacking), matching))
+        if done[-1].verdict == "leak":
+            break
+    return max(done, key=lambda each: SEVERITY.index(each.verdict))
 
 
 def find_candidates(

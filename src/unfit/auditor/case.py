@@ -35,6 +35,7 @@ from unfit.base.files import parse_json
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.nets import margin, outputs
+from unfit.base.normal import normal_form
 from unfit.base.target import Target
 
 MOST_COPIES = 0.1  # share of the unseen samples; more of them are no accident of the data
@@ -51,6 +52,7 @@ class Case:
     source: Source | None = None
     num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
     inputs: str = "as given"  # how the model is taken to have seen the samples
+    form: Target | None = None  # what is attacked in place of the target: its normal form
     originals: tuple[Samples, Samples] | None = None  # where both sets are features: what they were made of
 
     @property
@@ -61,7 +63,22 @@ class Case:
     @cached_property
     def mixtures(self) -> Mixtures:
         """What the attacks work on, read once for all of them."""
-        return read_mixtures(self.target, self.base)
+        return read_mixtures(self.attacked, self.base)
+
+    @property
+    def attacked(self) -> Target:
+        return self.form or self.target
+
+    def forms(self) -> list[Case]:
+        """What has to be attacked: where neurons that do nothing may hide others, the normal form first.
+
+        With a base only the net as it is: a base belongs to these neurons, and one that does not is refused.
+        """
+        if self.base is not None:
+            return [self]
+        x = torch.cat([each.centred(self.mean).x for each in (self.private, self.unseen)])
+        form = normal_form(self.target, x)
+        return [self] if form is self.target else [replace(self, form=form), self]
 
     @cached_property
     def mean(self) -> Tensor:
@@ -170,7 +187,7 @@ def case_with(
     if not target.has_prefix or private.shape != target.sample_shape:  # which `Case.check` refuses
         return Case(target, base, private, unseen, source, num_copies, inputs)
     features = as_features(target, private, unseen)
-    return Case(target, base, *features, source, num_copies, inputs, (private, unseen))
+    return Case(target, base, *features, source, num_copies, inputs, originals=(private, unseen))
 
 
 def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samples, Samples]:

@@ -52,6 +52,7 @@ from unfit.base.target import Target
 SAME_SAMPLE = 0.9  # correlation above which a proven candidate is taken to be this sample
 RATES = (0.01, 0.001)  # false-positive rates that are reported where there are enough unseen samples
 DIRECTIONS_SHARED = 4  # samples for each direction above the noise; with more, only what many share stands out
+ELSEWHERE = "the candidates were made elsewhere: they can show a leak, but a pass needs the attack itself"
 MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
@@ -107,7 +108,7 @@ def evidence(
     found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
-    unchecked = [UNCHECKED] if examined.fitting.measure == "none" else []
+    unchecked = [UNCHECKED] * (examined.fitting.measure == "none") + [ELSEWHERE] * pool.given
     sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
     verdict, reasons = decide(found, effort, sight, policy)
     record = Record(
@@ -287,8 +288,8 @@ def attacked_mixtures(case: Case, pool: Pool) -> Mixtures:
         return case.mixtures
     seed = told["seed"]  # None: the state was solved for, which is done again
     seeds = SEEDS if seed is None else range(seed, seed + 1)
-    start = find_start(case.target, seeds=seeds, skip=told["skip"])
-    return case.mixtures if start is None else read_mixtures(case.target, start.target)
+    start = find_start(case.attacked, seeds=seeds, skip=told["skip"])
+    return case.mixtures if start is None else read_mixtures(case.attacked, start.target)
 
 
 def _effort(pool: Pool, mixtures: Mixtures) -> Effort:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, find_candidates
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, worst
 from unfit.auditor.case import Case, Members, read_case
 from unfit.auditor.evidence import evidence, examine, refuse_misfit
+from unfit.auditor.pool import Pool
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Source, draw, draw_test
@@ -86,18 +87,12 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
 def _audit(request: AuditRequest, case: Case, progress: Report) -> Audit:
     examined = examine(case, request.policy)
     refuse_misfit(examined.fitting)
-    shares = (ATTACK_SHARE, ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, MATCH_SHARE)
-    attacking, comparing, controlling, matching = split(progress, shares)
-    pool = find_candidates(case, request.attack, request.candidates, attacking)
-    return Audit(
-        *evidence(
-            case,
-            pool,
-            request.policy,
-            examined,
-            request,
-            run_controls(request, case, controlling) if request.controls else (),
-            run_baselines(request, case, comparing) if request.baselines else (),
-            matching,
-        )
-    )
+    shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)
+    comparing, controlling, attacking = split(progress, shares)
+    baselines = run_baselines(request, case, comparing) if request.baselines else ()
+    controls = run_controls(request, case, controlling) if request.controls else ()
+
+    def judge(form: Case, pool: Pool, report: Report) -> Audit:
+        return Audit(*evidence(form, pool, request.policy, examined, request, controls, baselines, report))
+
+    return worst(case, request.attack, request.candidates, judge, attacking)

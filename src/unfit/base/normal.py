@@ -1,0 +1,148 @@
+"""One form for all nets that are the same function: what is written into weights to hide others goes.
+
+Neurons can be added, copied, split and rescaled without any effect on the outputs, and a linear layer can be put
+in front. All of that changes the first layer, which attacks read. So an audit also attacks the net with it undone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from unfit.base.target import Target
+
+Layers = list[tuple[Tensor, Tensor | None]]
+
+UNREAD = 1e-6  # of what a layer adds to the next one: less is lost in rounding
+COPY = 1e-10  # 1 − cosine of two neurons that are the same up to rounding
+MATTERS = 0.1  # share of the first layer's squared weights: neurons with less hide nothing
+UNEVEN = math.log(2)  # spread of the logarithm of the outgoing norms; trained nets have 0.1 to 0.5
+
+
+def normal_form(target: Target, x: Tensor) -> Target:
+    """The same function of inputs like these (n, *shape), in normal form; the target itself if that is the same.
+
+    Neurons go that nothing reads or that never fire, copies become one, very uneven outgoing weights become equal,
+    and a first layer whose neurons are always on is multiplied into the next. Plain nets only.
+    """
+    architecture = target.architecture
+    if architecture.conv or architecture.tail or not architecture.hidden:
+        return target
+    before = _layers(target)
+    after = _normal(before, x.flatten(1).double())
+    if after is before:
+        return target
+    hidden = tuple(len(weight) for weight, _ in after[:-1])
+    biases = tuple(bias is not None for _, bias in after)
+    changed = replace(architecture, hidden=hidden, biases=biases)
+    return replace(target, architecture=changed, weights=_weights(after))
+
+
+def _normal(layers: Layers, x: Tensor) -> Layers:
+    """All steps, and again where a layer went."""
+    if len(layers) < 2:
+        return layers
+    cleaned = _without_unread(_without_copies(layers), x)
+    if _always_on(cleaned, x):
+        return _normal(_folded(cleaned), x)
+    share = 1 - float(cleaned[0][0].square().sum() / layers[0][0].square().sum())
+    merged = len(cleaned[0][0]) < len(layers[0][0]) and _has_copies(layers)
+    kept = cleaned if merged or share > MATTERS else layers
+    return _even(kept)
+
+
+def _without_unread(layers: Layers, x: Tensor) -> Layers:
+    """Without neurons whose mean effect on the next layer is nothing: never on, or with no weight there."""
+    (weight, bias), (following, after), *rest = layers
+    active = _sums(weight, bias, x).clamp_min(0).mean(0)
+    effect = active * following.norm(dim=0)
+    kept = effect > UNREAD * effect.sum()
+    if kept.all() or not kept.any():
+        return layers
+    return [(weight[kept], None if bias is None else bias[kept]), (following[:, kept], after), *rest]
+
+
+def _without_copies(layers: Layers) -> Layers:
+    """Neurons that are positive multiples of one another become one, with the sum of what they add."""
+    (weight, bias), (following, after), *rest = layers
+    size, unit = _directions(weight, bias)
+    which = _first_alike(unit)
+    firsts, place = which.unique(return_inverse=True)
+    if len(firsts) == len(weight):
+        return layers
+    summed = following.new_zeros(len(following), len(firsts))
+    summed.index_add_(1, place, following * (size / size[which]))
+    kept = (weight[firsts], None if bias is None else bias[firsts])
+    read = summed.norm(dim=0) > UNREAD * following.norm(dim=0).mean()  # copies may cancel
+    if not read.any():
+        return layers
+    return [
+        (kept[0][read], None if kept[1] is None else kept[1][read]),
+        (summed[:, read], after),
+        *rest,
+    ]
+
+
+def _has_copies(layers: Layers) -> bool:
+    _, unit = _directions(*layers[0])
+    return len(_first_alike(unit).unique()) < len(unit)
+
+
+def _directions(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The length of each neuron's weights with its bias, and their direction."""
+    rows = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
+    size = rows.norm(dim=1).clamp_min(1e-300)
+    return size, rows / size[:, None]
+
+
+def _first_alike(unit: Tensor) -> Tensor:
+    """For each row the first one that is the same, which may be itself."""
+    same = unit @ unit.T > 1 - COPY
+    same.fill_diagonal_(True)
+    return same.to(torch.uint8).argmax(1)
+
+
+def _always_on(layers: Layers, x: Tensor) -> bool:
+    return len(layers) > 2 and bool((_sums(*layers[0], x) > 0).all())
+
+
+def _folded(layers: Layers) -> Layers:
+    """Without the first layer, which is linear where the inputs are: (V W, V b + c)."""
+    (weight, bias), (following, after), *rest = layers
+    shift = None if bias is None else following @ bias
+    total = after if shift is None else shift if after is None else shift + after
+    return [(following @ weight, total), *rest]
+
+
+def _even(layers: Layers) -> Layers:
+    """With outgoing weights of length 1, where these are far from equal."""
+    (weight, bias), (following, after), *rest = layers
+    size = following.norm(dim=0)
+    if not (size > 0).all() or float(size.log().std()) < UNEVEN:
+        return layers
+    return [(weight * size[:, None], None if bias is None else bias * size), (following / size, after), *rest]
+
+
+def _sums(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def _layers(target: Target) -> Layers:
+    numbers = range(1, len(target.architecture.biases) + 1)
+    biases = (target.weights.get(f"layer{i}.bias") for i in numbers)
+    return [
+        (target.weights[f"layer{i}.weight"].double(), None if bias is None else bias.double())
+        for i, bias in zip(numbers, biases, strict=True)
+    ]
+
+
+def _weights(layers: Layers) -> dict[str, Tensor]:
+    found = {}
+    for i, (weight, bias) in enumerate(layers, 1):
+        found[f"layer{i}.weight"] = weight.float().contiguous()
+        if bias is not None:
+            found[f"layer{i}.bias"] = bias.float().contiguous()
+    return found

@@ -1,0 +1,143 @@
+"""Disguises: changes that leave a net's outputs as they are must not change its verdict."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from unfit import Auto, Policy, as_target, attack, audit, draw, draw_unseen, read_source
+from unfit.base.nets import outputs
+from unfit.base.normal import normal_form
+
+WIDTH, NEXT, N = 200, 60, 24
+
+
+def source() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    faces = read_source("faces")
+    members = draw(faces, N, 0)
+    unseen = draw_unseen(faces, members, N, 0)
+    return (members.x - members.mean, members.y), (unseen.x - members.mean, unseen.y)
+
+
+PRIVATE, UNSEEN = source()
+X = torch.cat([PRIVATE[0], UNSEEN[0]])
+D = X[0].numel()
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Linear(D, WIDTH), nn.ReLU(), nn.Linear(WIDTH, NEXT), nn.ReLU(), nn.Linear(NEXT, 1)
+    net = nn.Sequential(nn.Flatten(), *layers)
+    for parameter in layers[0].parameters():
+        nn.init.normal_(parameter, std=1e-4)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(500):
+        loss = F.binary_cross_entropy_with_logits(net(PRIVATE[0])[:, 0], PRIVATE[1].float())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return net.eval().requires_grad_(False)
+
+
+def widened(net: nn.Sequential, rows: Tensor, bias: Tensor, following: Tensor) -> nn.Sequential:
+    """With more neurons: their weights, biases, and what the next layer makes of them."""
+    first, second = nn.Linear(D, WIDTH + len(rows)), nn.Linear(WIDTH + len(rows), NEXT)
+    first.weight.data, first.bias.data = torch.cat([net[1].weight, rows]), torch.cat([net[1].bias, bias])
+    second.weight.data, second.bias.data = torch.cat([net[3].weight, following], 1), net[3].bias.data
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, *net[4:]).requires_grad_(False)
+
+
+def decoys(num: int, size: float) -> Tensor:
+    """Mixtures of pictures that the model never saw."""
+    mixtures = torch.randn(num, 10, generator=torch.Generator().manual_seed(0)) @ UNSEEN[0].flatten(1)[:10]
+    return size * F.normalize(mixtures, dim=1)
+
+
+def huge_dead(net: nn.Sequential) -> nn.Sequential:
+    return widened(net, 1e9 * UNSEEN[0].flatten(1)[:3], torch.zeros(3), torch.zeros(NEXT, 3))
+
+
+def many_dead(net: nn.Sequential) -> nn.Sequential:
+    return widened(net, decoys(300, 5.0), torch.zeros(300), torch.zeros(NEXT, 300))
+
+
+def never_on(net: nn.Sequential) -> nn.Sequential:
+    return widened(net, decoys(300, 5.0), torch.full((300,), -1e4), torch.randn(NEXT, 300))
+
+
+def cancelling(net: nn.Sequential) -> nn.Sequential:
+    rows, following = decoys(150, 5.0).repeat(2, 1), 0.1 * torch.randn(NEXT, 150)
+    return widened(net, rows, torch.zeros(300), torch.cat([following, -following], 1))
+
+
+def twice(net: nn.Sequential) -> nn.Sequential:
+    """Each neuron split into two."""
+    found = widened(net, 3 * net[1].weight, 3 * net[1].bias, 0.1 * net[3].weight)
+    found[3].weight.data[:, :WIDTH] *= 0.7
+    return found
+
+
+def rescaled(net: nn.Sequential) -> nn.Sequential:
+    found = copy.deepcopy(net)
+    factor = 10 ** (2 * torch.rand(WIDTH, generator=torch.Generator().manual_seed(0)) - 1)
+    found[1].weight.data *= factor[:, None]
+    found[1].bias.data *= factor
+    found[3].weight.data /= factor
+    return found
+
+
+def behind_identity(net: nn.Sequential) -> nn.Sequential:
+    first, second = nn.Linear(D, D + 10), nn.Linear(D + 10, WIDTH)
+    first.weight.data = torch.cat([torch.eye(D), decoys(10, 20.0)])
+    first.bias.data = torch.cat([torch.full((D,), 3.0), torch.zeros(10)])
+    second.weight.data = torch.cat([net[1].weight, torch.zeros(WIDTH, 10)], 1)
+    second.bias.data = net[1].bias - 3 * net[1].weight.sum(1)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, *net[2:]).requires_grad_(False)
+
+
+DISGUISES = (huge_dead, many_dead, never_on, cancelling, twice, rescaled, behind_identity)
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_disguise_is_undone(net: nn.Sequential, disguise) -> None:  # type: ignore[no-untyped-def]
+    target = as_target(disguise(net), (1, 25, 25))
+    assert torch.allclose(outputs(target.net(), X), outputs(net, X), atol=1e-3)  # it is one
+    found = normal_form(target, X)
+    assert found.architecture.hidden == (WIDTH, NEXT)
+    assert torch.allclose(outputs(found.net(), X), outputs(net, X), atol=1e-3)
+    # the same neurons, up to the scale of each
+    own, other = (F.normalize(each, dim=1) for each in (net[1].weight, found.weights["layer1.weight"]))
+    assert (own @ other.T).amax(1).min() > 0.9999
+
+
+def test_a_plain_net_is_left_as_it_is(net: nn.Sequential) -> None:
+    target = as_target(net, (1, 25, 25))
+    assert normal_form(target, X) is target
+
+
+@pytest.mark.parametrize("disguise", [huge_dead, rescaled, behind_identity])
+def test_a_disguise_does_not_pass(net: nn.Sequential, disguise) -> None:  # type: ignore[no-untyped-def]
+    plain, hidden = (audit(each, PRIVATE, UNSEEN, attack=Auto(seeds=0)).record for each in (net, disguise(net)))
+    assert (plain.verdict, hidden.verdict) == ("leak", "leak")
+    assert hidden.num_recognisable >= plain.num_recognisable - 3
+
+
+def test_candidates_made_elsewhere_support_no_pass(net: nn.Sequential) -> None:
+    found = attack(net, Auto(seeds=0))
+    forged = type(found)(**{**vars(found), "x": torch.randn_like(found.x)})
+    result = audit(net, PRIVATE, UNSEEN, candidates=forged)
+    assert result.verdict == "inconclusive"
+    assert any("made elsewhere" in reason for reason in result.record.reasons)
+    assert audit(net, PRIVATE, UNSEEN, candidates=found).verdict == "leak"
+
+
+@pytest.mark.parametrize(("fpr", "num_unseen"), [(0.5, N), (0.01, 2)])
+def test_a_weak_control_does_not_pass(net: nn.Sequential, fpr: float, num_unseen: int) -> None:
+    few = UNSEEN[0][:num_unseen], UNSEEN[1][:num_unseen]
+    result = audit(net, PRIVATE, few, attack=Auto(seeds=0), policy=Policy(fpr=fpr))
+    assert result.verdict != "pass"
