@@ -1,0 +1,349 @@
+"""Exact recovery of inputs that are never negative and often zero: ReLU features, counts of words, one-hot codes.
+
+Training adds [ΔW1 | Δb1] = Σ_i α_i [x_i; 1]ᵀ to the first layer, exactly. So the rows of that change span the
+samples, and the vectors of the span without a negative value form a cone. A sample with more zeros than there are
+samples is a corner of it: a linear program that prefers few and small values runs into one. Known samples are cut
+off, so that each program finds another. A wrong corner of an n-dimensional span vanishes where n − 1 equations
+make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
+proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. The numbered
+steps are those of docs/method.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import PositiveFloat, PositiveInt
+from scipy.optimize import linprog
+
+from unfit.attacker.attacks.peel import HARD
+from unfit.attacker.candidates import Candidates, Part
+from unfit.attacker.method import Method, Outlook, gather
+from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.span import visible_rank
+from unfit.attacker.stationarity import forward, predicted
+from unfit.base.errors import NotApplicableError
+from unfit.base.progress import Report, quiet
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# Zeros. Noise is that of rounding in training, seen where the span has ended.
+NOISE = 10.0  # times the noise: true zeros were seen up to 8, other values from hundreds on
+NO_NOISE = 1e-12  # of the largest value of a column: a column that was always zero has none
+CLEAR = 0.1  # noise of a zero against the typical other value: above, nothing can be told to vanish
+
+# Programs
+SOFT = 0.1  # of the mean value: what a reweighted program takes for small
+STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
+ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
+ENOUGH_COLUMNS = 4  # times the rank: so many inputs decide whether there is a cone at all
+
+# Proof
+ALONE = 0.9  # leverage of a zero that the other zeros do not imply: 1 in wrong corners, at most 0.7 in samples
+APART = 10.0  # how much worse the next vector must vanish on the same inputs, or the zeros fit several vectors
+SAME = 0.999  # cosine of two corners that are the same
+
+MEASURED_SECONDS = 0.3  # of one program for 100 samples and 1,280 inputs …
+MEASURED_GROWTH = 1.5  # … and the power of samples and of inputs with which it grows
+
+
+class Cone(Method):
+    """One linear program after the other, each for a sample not yet found."""
+
+    method: Literal["cone"] = "cone"
+    reweightings: PositiveInt = 4  # programs for one corner; most need one or two
+    patience: PositiveInt = 25  # corners in a row that are nothing new
+    budget: PositiveFloat | None = None  # seconds after which no corner is begun
+
+    title = "cone"
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        began = time.perf_counter()
+        if why := obstacle(mixtures):
+            raise NotApplicableError(f"cone cannot be run: {why}")
+        parts, all_proven = self.prove(mixtures, progress)
+        late = self.budget is not None and time.perf_counter() - began > self.budget
+        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
+
+    def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
+        """What can be proven, then corners that may be samples; and whether every sample is proven."""
+        space = read_space(mixtures)
+        if space is None or not has_cone(space, self.seed):
+            return [], False
+        corners = find_corners(space, self, progress)
+        proven = np.array([is_proven(space, corner) for corner in corners], bool)
+        parts = [
+            _part(mixtures, space, corners[chosen], sure) for chosen, sure in ((proven, True), (~proven, False))
+        ]
+        return [part for part in parts if len(part.x)], int(proven.sum()) == space.n
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        if why := obstacle(mixtures):
+            return Outlook(self.title, False, why)
+        space = read_space(mixtures)
+        assert space is not None
+        why = f"{space.n} samples span a cone, and those with many zeros are its corners"
+        return Outlook(self.title, True, why, self.seconds(space))
+
+    def seconds(self, space: Space) -> float:
+        """One program for each sample and a few in vain; each grows with the samples and with the inputs."""
+        size = (space.n / 100) * (space.values.shape[1] / 1280)
+        return 1.5 * space.n * MEASURED_SECONDS * size**MEASURED_GROWTH
+
+
+def obstacle(mixtures: Mixtures) -> str | None:
+    """Why there are no corners to find; None if there may be some."""
+    if mixtures.conv is not None:
+        return "the first layer is a convolution"
+    space = read_space(mixtures)
+    if space is None:
+        return "the spectrum of the first layer has no visible end: a base, or `unfit start`, may give it one"
+    if not has_cone(space):
+        return "the samples have no cone: mixtures of them are negative somewhere, as those of centred inputs are"
+    return None
+
+
+# The span --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The span of the samples: each is a combination of the rows of `values`, at inputs that any sample used."""
+
+    values: Array  # (n, live): UᵀA in units of the noise of each input, so that the noise of a · values is |a|
+    sigma: Array  # (n,): the singular values
+    scale: Array  # (live,): the noise of each input
+    bias: Array | None  # (n,): UᵀΔb1, which is 1 for every sample
+    live: Flags  # (d,): the inputs that some sample used
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def directions(self) -> Array:
+        """One unit vector an input: the values of c at the inputs are c · directions, up to a scale for each."""
+        white = self.values / self.sigma[:, None]
+        directions: Array = white / np.linalg.norm(white, axis=0)
+        return directions
+
+    def sample(self, corners: Array) -> Array:
+        """The inputs (k, d) of corners in the coordinates of `values`."""
+        x = np.zeros((len(corners), len(self.live)))
+        x[:, self.live] = corners @ self.values * self.scale
+        return x
+
+
+def read_space(mixtures: Mixtures) -> Space | None:
+    """None where the span is not known: a convolution, or a spectrum without an end."""
+    if mixtures.conv is not None or not mixtures.span.ends:
+        return None
+    columns = [mixtures.weight] if mixtures.bias is None else [mixtures.weight, mixtures.bias[:, None]]
+    change = torch.cat(columns, 1).double()
+    n = visible_rank(change)
+    if not 1 < n < len(change):
+        return None
+    return _space(change.cpu().numpy(), n, mixtures.bias is not None)
+
+
+def _space(change: Array, n: int, has_bias: bool) -> Space:
+    squares, vectors = np.linalg.eigh(change @ change.T)
+    basis, sigma = vectors[:, -n:], np.sqrt(squares[-n:])
+    values = basis.T @ change
+    rest = np.linalg.norm(change - basis @ values, axis=0) / np.sqrt(len(change) - n)
+    scale = np.maximum(rest, NO_NOISE * np.abs(change).max())
+    bias = values[:, -1] if has_bias else None
+    if has_bias:
+        values, scale = values[:, :-1], scale[:-1]
+    live = np.linalg.norm(values, axis=0) > NOISE * np.sqrt(n) * scale
+    return Space(values[:, live] / scale[live], sigma, scale[live], bias, live)
+
+
+# Step 1: a corner ------------------------------------------------------------------------------------------
+
+
+def lowest(directions: Array, weight: Array, aim: Array) -> Array | None:
+    """The c with c · aim = 1 and no negative value whose weighted sum of values is least; None if there is none.
+
+    Solved by its dual, max λ with Σ_j y_j u_j + λ · aim = Σ_j weight_j u_j and y ≥ 0: n equations instead of d.
+    """
+    d = directions.shape[1]
+    cost = np.append(np.zeros(d), -1.0)
+    found = linprog(
+        cost,
+        A_eq=np.column_stack([directions, aim]),
+        b_eq=directions @ weight,
+        bounds=[(0, None)] * d + [(None, None)],
+        method="highs-ds",
+        options={"presolve": False},  # dense and small: nothing to take out
+    )
+    return -found.eqlin.marginals if found.status == 0 else None
+
+
+def has_cone(space: Space, seed: int = 0) -> bool:
+    """Whether the span has a vector without negative values. Few inputs are enough to say that it has none."""
+    random = np.random.default_rng(seed)
+    d = space.directions.shape[1]
+    some = space.directions[:, random.permutation(d)[: ENOUGH_COLUMNS * space.n]]
+    return lowest(some, np.ones(some.shape[1]), some.sum(1)) is not None
+
+
+def corners_at(space: Space, aim: Array, reweightings: int, random: np.random.Generator) -> Iterator[Array]:
+    """Corners with a value at this aim, in coordinates of `values`: each program prefers what the last left."""
+    weight = np.asarray(random.exponential(size=space.directions.shape[1]))
+    last = np.zeros(space.n)
+    for _ in range(reweightings):
+        c = lowest(space.directions, weight, aim)
+        if c is None or c @ last > STUCK * np.linalg.norm(c) * np.linalg.norm(last):
+            return
+        yield snap(space, c)
+        last = c
+        values = np.maximum(c @ space.directions, 0)
+        weight = 1 / (values / values.mean() + SOFT)
+
+
+def snap(space: Space, c: Array) -> Array:
+    """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole."""
+    values = np.abs(c @ space.directions)
+    a = c / space.sigma
+    for rough in (*ROUGH, None, None):
+        zero = vanishing(space, a) if rough is None else values < rough * values.mean()
+        if zero.sum() < space.n - 1:
+            break
+        a = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)[1][:, 0]
+        values = np.abs((a * space.sigma) @ space.directions)
+    return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
+
+
+def vanishing(space: Space, a: Array) -> Flags:
+    """The live inputs at which a vector of unit length is zero, up to rounding."""
+    return np.abs(a @ space.values) < NOISE * np.linalg.norm(a)
+
+
+# Step 2: proof ---------------------------------------------------------------------------------------------
+
+
+def is_proven(space: Space, a: Array) -> bool:
+    """Whether it is never negative, its zeros leave no other vector, and each zero follows from the others."""
+    zero = vanishing(space, a)
+    if not may_be_sample(space, a) or zero.sum() <= space.n:
+        return False
+    spread = np.linalg.eigvalsh(space.values[:, zero] @ space.values[:, zero].T)
+    return bool(spread[1] > APART**2 * max(spread[0], 0.0)) and leverage(space, zero) < ALONE
+
+
+def may_be_sample(space: Space, a: Array) -> bool:
+    """Whether it is never negative, clearly not zero elsewhere, and has a scale if there is a bias."""
+    values = a @ space.values
+    others = values[~vanishing(space, a)]
+    if not len(others) or values.min() < -NOISE or CLEAR * np.median(others) < NOISE:
+        return False
+    return space.bias is None or float(a @ space.bias) > 0
+
+
+def leverage(space: Space, zero: Flags) -> float:
+    """How far the zero that follows least from the others follows from itself alone: 1 if it does not from them.
+
+    It is the largest diagonal value of the projection on the rows of directions[:, zero], which have rank n − 1.
+    """
+    rows = space.directions[:, zero]
+    squares, vectors = np.linalg.eigh(rows @ rows.T)
+    rows = (vectors[:, 1:] / np.sqrt(np.maximum(squares[1:], np.finfo(float).tiny))).T @ rows
+    return float(np.square(rows).sum(0).max())
+
+
+# Step 3: one after the other -------------------------------------------------------------------------------
+
+
+def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Array:
+    """Samples, and corners that may be some: (k, n). Each is sought with those before it cut off."""
+    random, began = np.random.default_rng(settings.seed), time.perf_counter()
+    known, vain = np.zeros((0, space.n)), 0
+    tried: set[int] = set()
+    while len(known) < space.n and vain < settings.patience:
+        if settings.budget is not None and time.perf_counter() - began > settings.budget:
+            break
+        where, aim = aim_at(space, known, tried)
+        tried.add(where)
+        both = (corners_at(space, sign * aim, settings.reweightings, random) for sign in (1, -1))
+        found = best_corner(space, itertools.chain.from_iterable(both), known)
+        vain = 0 if found is not None else vain + 1
+        if found is not None:
+            known = np.vstack([known, found])
+        progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
+    return known
+
+
+def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
+    """The input that fewest of the unknown samples use, as it seems, and its direction without the known samples.
+
+    Directions of inputs that few samples use are alike in few ways: their cosines with the others are peaked. A
+    corner with a value at such a direction is none of the known ones, for they have none there.
+    """
+    basis = np.linalg.qr((known * space.sigma).T)[0]
+    left = space.directions - basis @ (basis.T @ space.directions)
+    size = np.linalg.norm(left, axis=0)
+    unit = left / np.maximum(size, np.finfo(float).tiny)
+    rare = np.square(np.square(unit.T @ unit)).sum(1)
+    rare[size < CLEAR] = -1
+    rare[list(tried)] -= rare.max() + 1 if len(tried) < len(rare) else 0
+    best = int(rare.argmax())
+    return best, unit[:, best]
+
+
+def cosines(space: Space, known: Array, a: Array) -> Array:
+    """Of a corner with the known ones, as their directions c."""
+    known, c = known * space.sigma, a * space.sigma
+    cosines: Array = np.abs(known @ c) / np.linalg.norm(known, axis=1) / np.linalg.norm(c)
+    return cosines
+
+
+def best_corner(space: Space, corners: Iterator[Array], known: Array) -> Array | None:
+    """The first that is proven and new, else the last that may be a sample, is new, and vanishes often enough."""
+    plausible = None
+    for a in corners:
+        if len(known) and cosines(space, known, a).max() > SAME:
+            continue
+        if is_proven(space, a):
+            return a
+        if may_be_sample(space, a) and vanishing(space, a).sum() > 1.5 * space.n:
+            plausible = a
+    return plausible
+
+
+# The samples -----------------------------------------------------------------------------------------------
+
+
+def _part(mixtures: Mixtures, space: Space, corners: Array, proven: bool) -> Part:
+    """The inputs with their labels: zeros exactly zero, the bias 1, whole numbers whole."""
+    x = to_scale(space, corners)
+    maps = torch.from_numpy(x).to(mixtures.weight)
+    label = predicted(forward([mixtures.gates, *mixtures.later], maps, HARD)[2])
+    sure = torch.full((len(x),), proven)
+    name = "proven" if proven else "corner, not proven"
+    shaped = mixtures.inputs(maps).cpu()
+    return Part(f"cone: {name}", shaped, label.cpu(), proven=sure, confidence=sure.float())
+
+
+def to_scale(space: Space, corners: Array) -> Array:
+    x = space.sample(corners)
+    if not len(x):
+        return x
+    zero = np.ones(x.shape, bool)
+    zero[:, space.live] = np.stack([vanishing(space, a) for a in corners])
+    x[zero] = 0.0
+    noise = np.zeros(x.shape)
+    noise[:, space.live] = NOISE * space.scale
+    size = corners @ space.bias if space.bias is not None else np.abs(x).max(1)
+    x, noise = x / size[:, None], noise / size[:, None]
+    whole = (np.abs(x - x.round()) < np.maximum(noise, 1e-3)).all() and bool(x.round().any())
+    return x.round() if whole else x
