@@ -11,7 +11,6 @@ steps are those of docs/method.md.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from scipy.optimize import linprog
 
 from unfit.attacker.attacks.peel import HARD
@@ -41,7 +40,10 @@ NOISE = 10.0  # times the noise: true zeros were seen up to 8, other values from
 NO_NOISE = 1e-12  # of the largest value of a column: a column that was always zero has none
 CLEAR = 0.1  # noise of a zero against the typical other value: above, nothing can be told to vanish
 
-# Programs
+# Corners. Directions have unit length, values mean size 1.
+WIDTHS = tuple(np.geomspace(1, 1e-2, 20).tolist())  # of “small”: 12 that end at 10⁻³ are too steep
+NEGATIVE = 100.0  # what a negative value costs: 10 does as well, 1 finds a quarter for 200 samples with 47% zeros
+RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
 SOFT = 0.1  # of the mean value: what a reweighted program takes for small
 STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
 ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
@@ -50,6 +52,7 @@ ENOUGH_COLUMNS = 4  # times the rank: so many inputs decide whether there is a c
 # Proof
 ALONE = 0.9  # leverage of a zero that the other zeros do not imply: 1 in wrong corners, at most 0.7 in samples
 APART = 10.0  # how much worse the next vector must vanish on the same inputs, or the zeros fit several vectors
+CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1.05
 SAME = 0.999  # cosine of two corners that are the same
 
 MEASURED_SECONDS = 0.3  # of one program for 100 samples and 1,280 inputs …
@@ -60,8 +63,9 @@ class Cone(Method):
     """One linear program after the other, each for a sample not yet found."""
 
     method: Literal["cone"] = "cone"
-    reweightings: PositiveInt = 4  # programs for one corner; most need one or two
-    patience: PositiveInt = 25  # corners in a row that are nothing new
+    reweightings: PositiveInt = 4  # linear programs for one corner; most need one or two
+    patience: PositiveInt = 50  # aims in a row that lead to nothing new, by least squares …
+    programs: NonNegativeInt = 5  # … and then by linear programs
     budget: PositiveFloat | None = None  # seconds after which no corner is begun
 
     title = "cone"
@@ -197,17 +201,31 @@ def has_cone(space: Space, seed: int = 0) -> bool:
     return lowest(some, np.ones(some.shape[1]), some.sum(1)) is not None
 
 
-def corners_at(space: Space, aim: Array, reweightings: int, random: np.random.Generator) -> Iterator[Array]:
-    """Corners with a value at this aim, in coordinates of `values`: each program prefers what the last left."""
-    weight = np.asarray(random.exponential(size=space.directions.shape[1]))
-    last = np.zeros(space.n)
+def lean(space: Space, aim: Array) -> Array:
+    """About the c with c · aim = 1 that has fewest values and hardly a negative one: least squares, reweighted.
+
+    A value that is small is made smaller yet, and a negative one costs more; what counts as small shrinks. Where
+    aims are good this runs into the same corners as linear programs do, ten times as fast.
+    """
+    c = aim
+    for width in WIDTHS:
+        values = c @ space.directions
+        values = values / np.abs(values).mean()
+        weight = np.where(values < 0, NEGATIVE, 1.0) / (np.square(values) + width**2)
+        gram = (space.directions * weight) @ space.directions.T
+        c = np.linalg.solve(gram + RIDGE * np.trace(gram) / space.n * np.eye(space.n), aim)
+    return c
+
+
+def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
+    """Corners with a value at this aim: each linear program prefers what the last left small."""
+    weight, last = np.ones(space.directions.shape[1]), np.zeros(space.n)
     for _ in range(reweightings):
         c = lowest(space.directions, weight, aim)
         if c is None or c @ last > STUCK * np.linalg.norm(c) * np.linalg.norm(last):
             return
-        yield snap(space, c)
-        last = c
-        values = np.maximum(c @ space.directions, 0)
+        yield c
+        last, values = c, np.maximum(c @ space.directions, 0)
         weight = 1 / (values / values.mean() + SOFT)
 
 
@@ -233,12 +251,17 @@ def vanishing(space: Space, a: Array) -> Flags:
 
 
 def is_proven(space: Space, a: Array) -> bool:
-    """Whether it is never negative, its zeros leave no other vector, and each zero follows from the others."""
+    """Whether it is a corner each of whose zeros follows from the others."""
+    return is_corner(space, a) and leverage(space, vanishing(space, a)) < ALONE
+
+
+def is_corner(space: Space, a: Array) -> bool:
+    """Whether it may be a sample, and no other vector vanishes where it does."""
     zero = vanishing(space, a)
     if not may_be_sample(space, a) or zero.sum() <= space.n:
         return False
     spread = np.linalg.eigvalsh(space.values[:, zero] @ space.values[:, zero].T)
-    return bool(spread[1] > APART**2 * max(spread[0], 0.0)) and leverage(space, zero) < ALONE
+    return bool(spread[1] > APART**2 * max(spread[0], 0.0))
 
 
 def may_be_sample(space: Space, a: Array) -> bool:
@@ -266,21 +289,31 @@ def leverage(space: Space, zero: Flags) -> float:
 
 def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Array:
     """Samples, and corners that may be some: (k, n). Each is sought with those before it cut off."""
-    random, began = np.random.default_rng(settings.seed), time.perf_counter()
-    known, vain = np.zeros((0, space.n)), 0
-    tried: set[int] = set()
-    while len(known) < space.n and vain < settings.patience:
-        if settings.budget is not None and time.perf_counter() - began > settings.budget:
-            break
-        where, aim = aim_at(space, known, tried)
-        tried.add(where)
-        both = (corners_at(space, sign * aim, settings.reweightings, random) for sign in (1, -1))
-        found = best_corner(space, itertools.chain.from_iterable(both), known)
-        vain = 0 if found is not None else vain + 1
-        if found is not None:
-            known = np.vstack([known, found])
-        progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
+    known, began = np.zeros((0, space.n)), time.perf_counter()
+    stages = (
+        (False, True, settings.patience),
+        (False, False, settings.patience),
+        (True, False, settings.programs),
+    )
+    for thorough, proven, patience in stages:
+        tried: set[int] = set()
+        vain = 0
+        while len(known) < space.n and vain < patience:
+            if settings.budget is not None and time.perf_counter() - began > settings.budget:
+                return known
+            where, aim = aim_at(space, known, tried)
+            tried.add(where)
+            found = best_corner(space, _at(space, aim, thorough, settings), known, proven)
+            known, vain = (known, vain + 1) if found is None else (np.vstack([known, found]), 0)
+            progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
     return known
+
+
+def _at(space: Space, aim: Array, thorough: bool, settings: Cone) -> Iterator[Array]:
+    """Corners with a value at this aim or at its opposite, in coordinates of `values`."""
+    for way in (aim, -aim):
+        found = programs(space, way, settings.reweightings) if thorough else iter([lean(space, way)])
+        yield from (snap(space, c) for c in found)
 
 
 def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
@@ -307,15 +340,15 @@ def cosines(space: Space, known: Array, a: Array) -> Array:
     return cosines
 
 
-def best_corner(space: Space, corners: Iterator[Array], known: Array) -> Array | None:
-    """The first that is proven and new, else the last that may be a sample, is new, and vanishes often enough."""
+def best_corner(space: Space, corners: Iterator[Array], known: Array, proven: bool) -> Array | None:
+    """The first that is proven and new; else, where that is not asked for, one that has clearly more zeros than any."""
     plausible = None
     for a in corners:
         if len(known) and cosines(space, known, a).max() > SAME:
             continue
         if is_proven(space, a):
             return a
-        if may_be_sample(space, a) and vanishing(space, a).sum() > 1.5 * space.n:
+        if not proven and is_corner(space, a) and vanishing(space, a).sum() > CLEARLY_MORE * space.n:
             plausible = a
     return plausible
 
