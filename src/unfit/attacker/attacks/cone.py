@@ -55,6 +55,14 @@ APART = 10.0  # how much worse the next vector must vanish on the same inputs, o
 CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1.05
 SAME = 0.999  # cosine of two corners that are the same
 
+# Rivals and whole numbers
+WHOLE = (
+    1e-3  # distance from a whole number, and from zero for the largest value 1: samples are off by 10⁻⁴ at most
+)
+MOSTLY = 0.8  # share of whole corners from which on all samples are taken to be whole
+ALIKE = 5  # most alike corners whose differences are ways to rivals
+TINY = 1e-6  # of a value, below which it does not move
+
 MEASURED_SECONDS = 0.3  # of one program for 100 samples and 1,280 inputs …
 MEASURED_GROWTH = 1.5  # … and the power of samples and of inputs with which it grows
 
@@ -84,11 +92,11 @@ class Cone(Method):
         if space is None or not has_cone(space, self.seed):
             return [], False
         corners = find_corners(space, self, progress)
+        if not len(corners):
+            return [], False
         proven = np.array([is_proven(space, corner) for corner in corners], bool)
-        parts = [
-            _part(mixtures, space, corners[chosen], sure) for chosen, sure in ((proven, True), (~proven, False))
-        ]
-        return [part for part in parts if len(part.x)], int(proven.sum()) == space.n
+        proven &= stand_alone(to_scale(space, corners))
+        return _parts(mixtures, space, corners, proven), int(proven.sum()) == space.n
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         if why := obstacle(mixtures):
@@ -125,8 +133,8 @@ class Space:
 
     values: Array  # (n, live): UᵀA in units of the noise of each input, so that the noise of a · values is |a|
     sigma: Array  # (n,): the singular values
-    scale: Array  # (live,): the noise of each input
-    bias: Array | None  # (n,): UᵀΔb1, which is 1 for every sample
+    scale: Array  # (live,): the noise of each input, in units of the bias's noise if there is one
+    bias: Array | None  # (n,): UᵀΔb1 in units of its noise; every sample has the same
     live: Flags  # (d,): the inputs that some sample used
 
     @property
@@ -165,11 +173,12 @@ def _space(change: Array, n: int, has_bias: bool) -> Space:
     values = basis.T @ change
     rest = np.linalg.norm(change - basis @ values, axis=0) / np.sqrt(len(change) - n)
     scale = np.maximum(rest, NO_NOISE * np.abs(change).max())
-    bias = values[:, -1] if has_bias else None
-    if has_bias:
-        values, scale = values[:, :-1], scale[:-1]
-    live = np.linalg.norm(values, axis=0) > NOISE * np.sqrt(n) * scale
-    return Space(values[:, live] / scale[live], sigma, scale[live], bias, live)
+    values = values / scale
+    live = np.linalg.norm(values, axis=0) > NOISE * np.sqrt(n)
+    if not has_bias:
+        return Space(values[:, live], sigma, scale[live], None, live)
+    live = live[:-1]
+    return Space(values[:, :-1][:, live], sigma, scale[:-1][live] / scale[-1], values[:, -1], live)
 
 
 # Step 1: a corner ------------------------------------------------------------------------------------------
@@ -270,7 +279,7 @@ def may_be_sample(space: Space, a: Array) -> bool:
     others = values[~vanishing(space, a)]
     if not len(others) or values.min() < -NOISE or CLEAR * np.median(others) < NOISE:
         return False
-    return space.bias is None or float(a @ space.bias) > 0
+    return space.bias is None or float(a @ space.bias) > NOISE  # the difference of two samples has none
 
 
 def leverage(space: Space, zero: Flags) -> float:
@@ -282,6 +291,38 @@ def leverage(space: Space, zero: Flags) -> float:
     squares, vectors = np.linalg.eigh(rows @ rows.T)
     rows = (vectors[:, 1:] / np.sqrt(np.maximum(squares[1:], np.finfo(float).tiny))).T @ rows
     return float(np.square(rows).sum(0).max())
+
+
+def stand_alone(x: Array) -> Flags:
+    """Which corners (k, d) have no rival that vanishes as often, nor are broken numbers where most are whole: (k,).
+
+    Where two samples are alike, their difference is nearly zero, and a third plus that difference is a corner too.
+    Where values are equal, as counts are, many then vanish at once, and zeros alone cannot tell which one is the
+    sample. So from each corner the way along such differences is gone, both ways, until the next value vanishes.
+    """
+    whole = are_whole(x)[:, 0]
+    alone = whole if whole.mean() > MOSTLY else np.ones(len(x), bool)
+    ways = differences(x)
+    return alone & np.array([len(ways) == 0 or most_zeros(each, ways) < (each == 0).sum() for each in x], bool)
+
+
+def differences(x: Array) -> Array:
+    """Of each corner from those most like it: (p, d)."""
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    alike = np.argsort(-(unit @ unit.T - 2 * np.eye(len(x))), axis=1)[:, :ALIKE]
+    pairs = {(min(i, j), max(i, j)) for i, row in enumerate(alike) for j in row if i != j}
+    return np.array([x[i] - x[j] for i, j in sorted(pairs)]).reshape(-1, x.shape[1])
+
+
+def most_zeros(x: Array, ways: Array) -> int:
+    """The most zeros of x ± t · way, where t is as large as it can be without a value below zero."""
+    most = 0
+    for sign in (1, -1):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            far = np.where(sign * ways < -TINY, x / (-sign * ways), np.inf).min(1)
+        moving = ways[(far > TINY) & np.isfinite(far)] * sign * far[(far > TINY) & np.isfinite(far), None]
+        most = max(most, int((np.abs(x + moving) < WHOLE * x.max()).sum(1).max(initial=0)))
+    return most
 
 
 # Step 3: one after the other -------------------------------------------------------------------------------
@@ -341,7 +382,7 @@ def cosines(space: Space, known: Array, a: Array) -> Array:
 
 
 def best_corner(space: Space, corners: Iterator[Array], known: Array, proven: bool) -> Array | None:
-    """The first that is proven and new; else, where that is not asked for, one that has clearly more zeros than any."""
+    """The first that is proven and new; else, unless `proven` asks for it, one with clearly more zeros than n."""
     plausible = None
     for a in corners:
         if len(known) and cosines(space, known, a).max() > SAME:
@@ -356,27 +397,35 @@ def best_corner(space: Space, corners: Iterator[Array], known: Array, proven: bo
 # The samples -----------------------------------------------------------------------------------------------
 
 
-def _part(mixtures: Mixtures, space: Space, corners: Array, proven: bool) -> Part:
-    """The inputs with their labels: zeros exactly zero, the bias 1, whole numbers whole."""
-    x = to_scale(space, corners)
+def _parts(mixtures: Mixtures, space: Space, corners: Array, proven: Flags) -> list[Part]:
+    """First what is proven, then the other corners."""
+    kinds = (("cone: proven", corners[proven], True), ("cone: corner, not proven", corners[~proven], False))
+    return [_part(mixtures, name, to_scale(space, some), sure) for name, some, sure in kinds if len(some)]
+
+
+def _part(mixtures: Mixtures, name: str, x: Array, proven: bool) -> Part:
     maps = torch.from_numpy(x).to(mixtures.weight)
     label = predicted(forward([mixtures.gates, *mixtures.later], maps, HARD)[2])
     sure = torch.full((len(x),), proven)
-    name = "proven" if proven else "corner, not proven"
-    shaped = mixtures.inputs(maps).cpu()
-    return Part(f"cone: {name}", shaped, label.cpu(), proven=sure, confidence=sure.float())
+    return Part(name, mixtures.inputs(maps).cpu(), label.cpu(), proven=sure, confidence=sure.float())
 
 
 def to_scale(space: Space, corners: Array) -> Array:
+    """The inputs (k, d) of corners: zeros exactly zero, the bias 1, whole numbers whole.
+
+    Without a bias the smallest value is taken for 1 where all others are multiples of it, else the largest is 1.
+    """
     x = space.sample(corners)
-    if not len(x):
-        return x
-    zero = np.ones(x.shape, bool)
-    zero[:, space.live] = np.stack([vanishing(space, a) for a in corners])
-    x[zero] = 0.0
-    noise = np.zeros(x.shape)
-    noise[:, space.live] = NOISE * space.scale
-    size = corners @ space.bias if space.bias is not None else np.abs(x).max(1)
-    x, noise = x / size[:, None], noise / size[:, None]
-    whole = (np.abs(x - x.round()) < np.maximum(noise, 1e-3)).all() and bool(x.round().any())
-    return x.round() if whole else x
+    x[:, space.live] *= ~np.stack([vanishing(space, a) for a in corners])
+    if space.bias is None:
+        least = np.where(x > 0, x, np.inf).min(1, keepdims=True)
+        x = x / np.where(are_whole(x / least), least, x.max(1, keepdims=True))
+    else:
+        x = x / (corners @ space.bias)[:, None]
+    return np.where(are_whole(x), x.round(), x)
+
+
+def are_whole(x: Array) -> Flags:
+    """Which rows are whole numbers, up to rounding: (k, 1). Small values all are, so one must be at least 1."""
+    whole: Flags = (np.abs(x - x.round()) < WHOLE).all(1, keepdims=True) & (x.max(1, keepdims=True) > 1 - WHOLE)
+    return whole
