@@ -294,7 +294,7 @@ def leverage(space: Space, zero: Flags) -> float:
 
 
 def stand_alone(x: Array) -> Flags:
-    """Which corners (k, d) have no rival that vanishes as often, nor are broken numbers where most are whole: (k,).
+    """Which corners have no rival that vanishes as often, nor are broken numbers where most are whole: (k,).
 
     Where two samples are alike, their difference is nearly zero, and a third plus that difference is a corner too.
     Where values are equal, as counts are, many then vanish at once, and zeros alone cannot tell which one is the
@@ -302,16 +302,18 @@ def stand_alone(x: Array) -> Flags:
     """
     whole = are_whole(x)[:, 0]
     alone = whole if whole.mean() > MOSTLY else np.ones(len(x), bool)
-    ways = differences(x)
-    return alone & np.array([len(ways) == 0 or most_zeros(each, ways) < (each == 0).sum() for each in x], bool)
+    pairs = alike_pairs(x)
+    ways = x[pairs[:, 0]] - x[pairs[:, 1]]
+    rivals = [most_zeros(each, ways[(pairs != i).all(1)]) for i, each in enumerate(x)]
+    return alone & (np.array(rivals) < (x == 0).sum(1))
 
 
-def differences(x: Array) -> Array:
-    """Of each corner from those most like it: (p, d)."""
+def alike_pairs(x: Array) -> NDArray[np.intp]:
+    """Each corner with those most like it: (p, 2)."""
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     alike = np.argsort(-(unit @ unit.T - 2 * np.eye(len(x))), axis=1)[:, :ALIKE]
     pairs = {(min(i, j), max(i, j)) for i, row in enumerate(alike) for j in row if i != j}
-    return np.array([x[i] - x[j] for i, j in sorted(pairs)]).reshape(-1, x.shape[1])
+    return np.array(sorted(pairs), dtype=np.intp).reshape(-1, 2)
 
 
 def most_zeros(x: Array, ways: Array) -> int:
