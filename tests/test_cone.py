@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.auto import Auto
-from unfit.attacker.attacks.cone import Cone, Space, is_proven, read_space
+from unfit.attacker.attacks.cone import Cone, Space, is_proven, read_space, stand_alone
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.mixtures import read_mixtures
 from unfit.base.errors import NotApplicableError
@@ -125,6 +125,24 @@ def test_mixtures_of_samples_are_not_proven():
         i, j = random.permutation(NUM)[:2]
         mixture = samples[i] + share * samples[j]
         assert not is_proven(space, mixture / np.linalg.norm(mixture))
+
+
+def test_a_text_plus_the_difference_of_two_alike_is_not_proven():
+    """Two texts that differ in two words; a third that has one of them can be had with the other as well."""
+    texts = counts(12, np.random.default_rng(0))
+    texts[1] = texts[0]
+    texts[:2, -2:] = np.eye(2)
+    texts[2, -2:] = 1, 0
+    assert stand_alone(texts)[3:].all()
+    assert not stand_alone(texts)[2]
+    ghost = texts[2] + (texts[1] - texts[0])
+    assert not stand_alone(np.vstack([texts[[0, 1]], texts[3:], ghost]))[-1]
+
+
+def test_among_whole_numbers_a_broken_one_is_not_proven():
+    texts = counts(12, np.random.default_rng(0))
+    texts[0] *= 0.7
+    assert stand_alone(texts).tolist() == [False] + 11 * [True]
 
 
 def test_without_a_visible_end_it_does_not_apply():
