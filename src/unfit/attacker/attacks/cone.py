@@ -384,16 +384,22 @@ def cosines(space: Space, known: Array, a: Array) -> Array:
 
 
 def best_corner(space: Space, corners: Iterator[Array], known: Array, proven: bool) -> Array | None:
-    """The first that is proven and new; else, unless `proven` asks for it, one with clearly more zeros than n."""
+    """The first that is proven and new; else, unless `proven` asks for it, one that is plausible."""
     plausible = None
     for a in corners:
         if len(known) and cosines(space, known, a).max() > SAME:
             continue
         if is_proven(space, a):
             return a
-        if not proven and is_corner(space, a) and vanishing(space, a).sum() > CLEARLY_MORE * space.n:
+        if not proven and is_corner(space, a) and is_plausible(space, a):
             plausible = a
     return plausible
+
+
+def is_plausible(space: Space, a: Array) -> bool:
+    """Whether it has more zeros than wrong corners have, or is made of whole numbers, which those seldom are."""
+    many = vanishing(space, a).sum() > CLEARLY_MORE * space.n
+    return bool(many or are_whole(to_scale(space, a[None]))[0, 0])
 
 
 # The samples -----------------------------------------------------------------------------------------------
