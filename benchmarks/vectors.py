@@ -152,8 +152,9 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     model, start = train(case, x, torch.tensor(labels[: case.n]).long(), seed)
     began = time.perf_counter()
     found = attack(model, Cone(budget=BUDGET, seed=seed), start)
-    near = torch.cdist(found.x.double(), x.double()) / found.x.double().norm(dim=1, keepdim=True).clamp_min(1e-12)
-    right, wrong = near.min(1).values < RIGHT, torch.cdist(unseen.double(), found.x.double())
+    came = found.x.flatten(1)
+    near = torch.cdist(came.double(), x.double()) / came.double().norm(dim=1, keepdim=True).clamp_min(1e-12)
+    right, wrong = near.min(1).values < RIGHT, torch.cdist(unseen.double(), came.double())
     proven = found.proven & right
     distinct = len(set(near[proven].argmin(1).tolist())) if proven.any() else 0
     return {
@@ -161,7 +162,7 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
         "read_off": found.facts["estimated_num_samples"],
         "proven": distinct,
         "false": int((found.proven & ~right).sum()),
-        "identical": len({i for row in found.x[proven] for i in (x == row).all(1).nonzero().flatten().tolist()}),
+        "identical": len({i for row in came[proven] for i in (x == row).all(1).nonzero().flatten().tolist()}),
         "found": len(set(near[right].argmin(1).tolist())) if right.any() else 0,
         "on_unseen": int(((wrong / unseen.double().norm(dim=1)[:, None]) < RIGHT).any(1).sum()),
         "seconds": round(time.perf_counter() - began, 1),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -47,7 +47,7 @@ RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
 SOFT = 0.1  # of the mean value: what a reweighted program takes for small
 STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
 ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
-ENOUGH_COLUMNS = 4  # times the rank: so many inputs decide whether there is a cone at all
+ENOUGH_COLUMNS = 3  # times the rank: a random span of more than 2 inputs a dimension has no cone (Wendel)
 
 # Proof
 ALONE = 0.9  # leverage of a zero that the other zeros do not imply: 1 in wrong corners, at most 0.7 in samples
@@ -89,7 +89,7 @@ class Cone(Method):
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, then corners that may be samples; and whether every sample is proven."""
         space = read_space(mixtures)
-        if space is None or not has_cone(space, self.seed):
+        if space is None or not has_cone(space):
             return [], False
         corners = find_corners(space, self, progress)
         if not len(corners):
@@ -155,6 +155,7 @@ class Space:
         return x
 
 
+@lru_cache(maxsize=1)  # preflight, `auto` and the attack ask for it in turn
 def read_space(mixtures: Mixtures) -> Space | None:
     """None where the span is not known: a convolution, or a spectrum without an end."""
     if mixtures.conv is not None or not mixtures.span.ends:
@@ -202,9 +203,10 @@ def lowest(directions: Array, weight: Array, aim: Array) -> Array | None:
     return -found.eqlin.marginals if found.status == 0 else None
 
 
-def has_cone(space: Space, seed: int = 0) -> bool:
+@lru_cache(maxsize=1)
+def has_cone(space: Space) -> bool:
     """Whether the span has a vector without negative values. Few inputs are enough to say that it has none."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     d = space.directions.shape[1]
     some = space.directions[:, random.permutation(d)[: ENOUGH_COLUMNS * space.n]]
     return lowest(some, np.ones(some.shape[1]), some.sum(1)) is not None
