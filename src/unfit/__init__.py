@@ -14,6 +14,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 if TYPE_CHECKING:
     from unfit.attacker.attacks import attack as attack
     from unfit.attacker.attacks.auto import Auto as Auto
+    from unfit.attacker.attacks.cone import Cone as Cone
     from unfit.attacker.attacks.fast import FastKKT as FastKKT
     from unfit.attacker.attacks.inversion import Inversion as Inversion
     from unfit.attacker.attacks.paper import PaperKKT as PaperKKT
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 _PUBLIC = {  # module: what it gives the package; loaded when it is first asked for, since PyTorch takes seconds
     "unfit.attacker.attacks": ("attack",),
     "unfit.attacker.attacks.auto": ("Auto",),
+    "unfit.attacker.attacks.cone": ("Cone",),
     "unfit.attacker.attacks.fast": ("FastKKT",),
     "unfit.attacker.attacks.inversion": ("Inversion",),
     "unfit.attacker.attacks.paper": ("PaperKKT",),

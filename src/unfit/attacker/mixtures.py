@@ -71,12 +71,14 @@ class Mixtures:
     def is_adapter(self, num: int) -> bool:
         """Whether a later layer's change is of a rank below the number of samples: a merged update of low rank.
 
-        Inputs stay as they are. What later layers see changes with each step, so plain steps add ever new ranks.
+        Inputs stay as they are. What later layers see changes with each step, so plain steps add ever new ranks,
+        as many as there are neurons; one less in the last layer, where the rows of a softmax's change sum to zero.
         """
         if self.start is None:
             return False
         changes = (after - before for (after, _), (before, _) in zip(self.later, self.start[1:], strict=True))
-        return any(0 < visible_rank(live(live(change).T)) < num for change in changes)
+        alive = (live(live(change).T) for change in changes)
+        return any(0 < visible_rank(change) < min(num, min(change.shape) - 1) for change in alive)
 
     def facts(self) -> dict[str, Any]:
         """The target's hash and what its spectrum says; every attack records them."""

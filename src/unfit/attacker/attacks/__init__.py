@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from unfit.attacker.attacks.auto import Auto
+from unfit.attacker.attacks.cone import Cone
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.inversion import Inversion
 from unfit.attacker.attacks.paper import PaperKKT
@@ -24,7 +25,7 @@ from unfit.base.target import Target
 
 Kkt = Annotated[FastKKT | PaperKKT, Field(discriminator="solver")]
 # A new attack is a file beside this one, and its name here.
-Attack = Annotated[Auto | Peel | Unmix | Kkt | Inversion | Weights, Field(discriminator="method")]
+Attack = Annotated[Auto | Peel | Cone | Unmix | Kkt | Inversion | Weights, Field(discriminator="method")]
 
 
 def _kinds(union: Any) -> tuple[type[Method], ...]:

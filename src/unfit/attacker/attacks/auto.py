@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat
 
+from unfit.attacker.attacks.cone import Cone
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.attacks.unmix import Unmix, can_unmix
@@ -71,12 +72,14 @@ class Auto(Method):
 
     def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
         """All that applies, what gives most first; nothing more once every sample is proven."""
-        peel, unmix, kkt = self._stages()
-        of_peel, of_unmix, of_kkt = split(progress, [each.seconds or 0.0 for each in self._outlooks(mixtures)])
-        proven, all_proven = peel.prove(mixtures, of_peel)
-        yield from proven
-        if all_proven:
-            return
+        peel, cone, unmix, kkt = self._stages()
+        reports = split(progress, [each.seconds or 0.0 for each in self._outlooks(mixtures)])
+        of_peel, of_cone, of_unmix, of_kkt = reports
+        for prover, report in ((peel, of_peel), (cone, of_cone)):
+            proven, all_proven = prover.prove(mixtures, report)
+            yield from proven
+            if all_proven:
+                return
         if can_unmix(mixtures):
             yield from unmix.components(mixtures, of_unmix)
         if not enough(mixtures) and kkt.runs_outlook(mixtures).applies:
@@ -90,21 +93,22 @@ class Auto(Method):
             seconds = search.seconds(self.seeds)
             applying.insert(0, Outlook("the search for the start", True, search.words, seconds))
         if not applying:
-            return Outlook(self.title, False, outlooks[1].why)
+            return Outlook(self.title, False, outlooks[2].why)
         words = "does " + ", then ".join(outlook.attack for outlook in applying)
         return Outlook(self.title, True, words, sum(outlook.seconds or 0.0 for outlook in applying))
 
     def _outlooks(self, mixtures: Mixtures) -> list[Outlook]:
         """One for each stage, in order."""
-        peel, unmix, kkt = self._stages()
+        peel, cone, unmix, kkt = self._stages()
         if enough(mixtures):
             last = Outlook(kkt.title, False, "it would find nothing that unmixing does not")
         else:
             last = kkt.runs_outlook(mixtures)
-        return [peel.outlook(mixtures), unmix.outlook(mixtures), last]
+        return [peel.outlook(mixtures), cone.outlook(mixtures), unmix.outlook(mixtures), last]
 
-    def _stages(self) -> tuple[Peel, Unmix, FastKKT]:
-        return Peel(seed=self.seed, budget=self.budget), Unmix(seed=self.seed), FastKKT(seed=self.seed)
+    def _stages(self) -> tuple[Peel, Cone, Unmix, FastKKT]:
+        provers = Peel(seed=self.seed, budget=self.budget), Cone(seed=self.seed, budget=self.budget)
+        return *provers, Unmix(seed=self.seed), FastKKT(seed=self.seed)
 
 
 def enough(mixtures: Mixtures) -> bool:

@@ -1,0 +1,441 @@
+"""Exact recovery of inputs that are never negative and often zero: ReLU features, counts of words, one-hot codes.
+
+Training adds [ΔW1 | Δb1] = Σ_i α_i [x_i; 1]ᵀ to the first layer, exactly. So the rows of that change span the
+samples, and the vectors of the span without a negative value form a cone. A sample with more zeros than there are
+samples is a corner of it: a linear program that prefers few and small values runs into one. Known samples are cut
+off, so that each program finds another. A wrong corner of an n-dimensional span vanishes where n − 1 equations
+make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
+proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. The numbered
+steps are those of docs/method.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from scipy.optimize import linprog
+
+from unfit.attacker.attacks.peel import HARD
+from unfit.attacker.candidates import Candidates, Part
+from unfit.attacker.method import Method, Outlook, gather
+from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.span import visible_rank
+from unfit.attacker.stationarity import forward, predicted
+from unfit.base.errors import NotApplicableError
+from unfit.base.progress import Report, quiet
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# Zeros. Noise is that of rounding in training, seen where the span has ended.
+NOISE = 10.0  # times the noise: true zeros were seen up to 8, other values from hundreds on
+NO_NOISE = 1e-12  # of the largest value of a column: a column that was always zero has none
+CLEAR = 0.1  # noise of a zero against the typical other value: above, nothing can be told to vanish
+
+# Corners. Directions have unit length, values mean size 1.
+WIDTHS = tuple(np.geomspace(1, 1e-2, 20).tolist())  # of “small”: 12 that end at 10⁻³ are too steep
+NEGATIVE = 100.0  # what a negative value costs: 10 does as well, 1 finds a quarter for 200 samples with 47% zeros
+RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
+SOFT = 0.1  # of the mean value: what a reweighted program takes for small
+STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
+ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
+ENOUGH_COLUMNS = 3  # times the rank: a random span of more than 2 inputs a dimension has no cone (Wendel)
+
+# Proof
+ALONE = 0.9  # leverage of a zero that the other zeros do not imply: 1 in wrong corners, at most 0.7 in samples
+APART = 10.0  # how much worse the next vector must vanish on the same inputs, or the zeros fit several vectors
+CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1.05
+SAME = 0.999  # cosine of two corners that are the same
+
+# Rivals and whole numbers
+WHOLE = (
+    1e-3  # distance from a whole number, and from zero for the largest value 1: samples are off by 10⁻⁴ at most
+)
+MOSTLY = 0.8  # share of whole corners from which on all samples are taken to be whole
+ALIKE = 5  # most alike corners whose differences are ways to rivals
+TINY = 1e-6  # of a value, below which it does not move
+
+MEASURED_SECONDS = 0.3  # of one program for 100 samples and 1,280 inputs …
+MEASURED_GROWTH = 1.5  # … and the power of samples and of inputs with which it grows
+
+
+class Cone(Method):
+    """One linear program after the other, each for a sample not yet found."""
+
+    method: Literal["cone"] = "cone"
+    reweightings: PositiveInt = 4  # linear programs for one corner; most need one or two
+    patience: PositiveInt = 50  # aims in a row that lead to nothing new, by least squares …
+    programs: NonNegativeInt = 5  # … and then by linear programs
+    budget: PositiveFloat | None = None  # seconds after which no corner is begun
+
+    title = "cone"
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        began = time.perf_counter()
+        if why := obstacle(mixtures):
+            raise NotApplicableError(f"cone cannot be run: {why}")
+        parts, all_proven = self.prove(mixtures, progress)
+        late = self.budget is not None and time.perf_counter() - began > self.budget
+        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
+
+    def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
+        """What can be proven, then corners that may be samples; and whether every sample is proven."""
+        space = read_space(mixtures)
+        if space is None or not has_cone(space):
+            return [], False
+        corners = find_corners(space, self, progress)
+        if not len(corners):
+            return [], False
+        proven = np.array([is_proven(space, corner) for corner in corners], bool)
+        proven &= stand_alone(to_scale(space, corners))
+        return _parts(mixtures, space, corners, proven), int(proven.sum()) == space.n
+
+    def outlook(self, mixtures: Mixtures) -> Outlook:
+        if why := obstacle(mixtures):
+            return Outlook(self.title, False, why)
+        space = read_space(mixtures)
+        assert space is not None
+        why = f"{space.n} samples span a cone, and those with many zeros are its corners"
+        return Outlook(self.title, True, why, self.seconds(space))
+
+    def seconds(self, space: Space) -> float:
+        """One program for each sample and a few in vain; each grows with the samples and with the inputs."""
+        size = (space.n / 100) * (space.values.shape[1] / 1280)
+        return 1.5 * space.n * MEASURED_SECONDS * size**MEASURED_GROWTH
+
+
+def obstacle(mixtures: Mixtures) -> str | None:
+    """Why there are no corners to find; None if there may be some."""
+    if mixtures.conv is not None:
+        return "the first layer is a convolution"
+    space = read_space(mixtures)
+    if space is None:
+        return "the spectrum of the first layer has no visible end: a base, or `unfit start`, may give it one"
+    if not has_cone(space):
+        return "the samples have no cone: mixtures of them are negative somewhere, as those of centred inputs are"
+    return None
+
+
+# The span --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The span of the samples: each is a combination of the rows of `values`, at inputs that any sample used."""
+
+    values: Array  # (n, live): UᵀA in units of the noise of each input, so that the noise of a · values is |a|
+    sigma: Array  # (n,): the singular values
+    scale: Array  # (live,): the noise of each input, in units of the bias's noise if there is one
+    bias: Array | None  # (n,): UᵀΔb1 in units of its noise; every sample has the same
+    live: Flags  # (d,): the inputs that some sample used
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def directions(self) -> Array:
+        """One unit vector an input: the values of c at the inputs are c · directions, up to a scale for each."""
+        white = self.values / self.sigma[:, None]
+        directions: Array = white / np.linalg.norm(white, axis=0)
+        return directions
+
+    def sample(self, corners: Array) -> Array:
+        """The inputs (k, d) of corners in the coordinates of `values`."""
+        x = np.zeros((len(corners), len(self.live)))
+        x[:, self.live] = corners @ self.values * self.scale
+        return x
+
+
+@lru_cache(maxsize=1)  # preflight, `auto` and the attack ask for it in turn
+def read_space(mixtures: Mixtures) -> Space | None:
+    """None where the span is not known: a convolution, or a spectrum without an end."""
+    if mixtures.conv is not None or not mixtures.span.ends:
+        return None
+    columns = [mixtures.weight] if mixtures.bias is None else [mixtures.weight, mixtures.bias[:, None]]
+    change = torch.cat(columns, 1).double()
+    n = visible_rank(change)
+    if not 1 < n < len(change):
+        return None
+    return _space(change.cpu().numpy(), n, mixtures.bias is not None)
+
+
+def _space(change: Array, n: int, has_bias: bool) -> Space:
+    squares, vectors = np.linalg.eigh(change @ change.T)
+    basis, sigma = vectors[:, -n:], np.sqrt(squares[-n:])
+    values = basis.T @ change
+    rest = np.linalg.norm(change - basis @ values, axis=0) / np.sqrt(len(change) - n)
+    scale = np.maximum(rest, NO_NOISE * np.abs(change).max())
+    values = values / scale
+    live = np.linalg.norm(values, axis=0) > NOISE * np.sqrt(n)
+    if not has_bias:
+        return Space(values[:, live], sigma, scale[live], None, live)
+    live = live[:-1]
+    return Space(values[:, :-1][:, live], sigma, scale[:-1][live] / scale[-1], values[:, -1], live)
+
+
+# Step 1: a corner ------------------------------------------------------------------------------------------
+
+
+def lowest(directions: Array, weight: Array, aim: Array) -> Array | None:
+    """The c with c · aim = 1 and no negative value whose weighted sum of values is least; None if there is none.
+
+    Solved by its dual, max λ with Σ_j y_j u_j + λ · aim = Σ_j weight_j u_j and y ≥ 0: n equations instead of d.
+    """
+    d = directions.shape[1]
+    cost = np.append(np.zeros(d), -1.0)
+    found = linprog(
+        cost,
+        A_eq=np.column_stack([directions, aim]),
+        b_eq=directions @ weight,
+        bounds=[(0, None)] * d + [(None, None)],
+        method="highs-ds",
+        options={"presolve": False},  # dense and small: nothing to take out
+    )
+    return -found.eqlin.marginals if found.status == 0 else None
+
+
+@lru_cache(maxsize=1)
+def has_cone(space: Space) -> bool:
+    """Whether the span has a vector without negative values. Few inputs are enough to say that it has none."""
+    random = np.random.default_rng(0)
+    d = space.directions.shape[1]
+    some = space.directions[:, random.permutation(d)[: ENOUGH_COLUMNS * space.n]]
+    return lowest(some, np.ones(some.shape[1]), some.sum(1)) is not None
+
+
+def lean(space: Space, aim: Array) -> Array:
+    """About the c with c · aim = 1 that has fewest values and hardly a negative one: least squares, reweighted.
+
+    A value that is small is made smaller yet, and a negative one costs more; what counts as small shrinks. Where
+    aims are good this runs into the same corners as linear programs do, ten times as fast.
+    """
+    c = aim
+    for width in WIDTHS:
+        values = c @ space.directions
+        values = values / np.abs(values).mean()
+        weight = np.where(values < 0, NEGATIVE, 1.0) / (np.square(values) + width**2)
+        gram = (space.directions * weight) @ space.directions.T
+        c = np.linalg.solve(gram + RIDGE * np.trace(gram) / space.n * np.eye(space.n), aim)
+    return c
+
+
+def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
+    """Corners with a value at this aim: each linear program prefers what the last left small."""
+    weight, last = np.ones(space.directions.shape[1]), np.zeros(space.n)
+    for _ in range(reweightings):
+        c = lowest(space.directions, weight, aim)
+        if c is None or c @ last > STUCK * np.linalg.norm(c) * np.linalg.norm(last):
+            return
+        yield c
+        last, values = c, np.maximum(c @ space.directions, 0)
+        weight = 1 / (values / values.mean() + SOFT)
+
+
+def snap(space: Space, c: Array) -> Array:
+    """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole."""
+    values = np.abs(c @ space.directions)
+    a = c / space.sigma
+    for rough in (*ROUGH, None, None):
+        zero = vanishing(space, a) if rough is None else values < rough * values.mean()
+        if zero.sum() < space.n - 1:
+            break
+        a = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)[1][:, 0]
+        values = np.abs((a * space.sigma) @ space.directions)
+    return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
+
+
+def vanishing(space: Space, a: Array) -> Flags:
+    """The live inputs at which a vector of unit length is zero, up to rounding."""
+    return np.abs(a @ space.values) < NOISE * np.linalg.norm(a)
+
+
+# Step 2: proof ---------------------------------------------------------------------------------------------
+
+
+def is_proven(space: Space, a: Array) -> bool:
+    """Whether it is a corner each of whose zeros follows from the others."""
+    return is_corner(space, a) and leverage(space, vanishing(space, a)) < ALONE
+
+
+def is_corner(space: Space, a: Array) -> bool:
+    """Whether it may be a sample, and no other vector vanishes where it does."""
+    zero = vanishing(space, a)
+    if not may_be_sample(space, a) or zero.sum() <= space.n:
+        return False
+    spread = np.linalg.eigvalsh(space.values[:, zero] @ space.values[:, zero].T)
+    return bool(spread[1] > APART**2 * max(spread[0], 0.0))
+
+
+def may_be_sample(space: Space, a: Array) -> bool:
+    """Whether it is never negative, clearly not zero elsewhere, and has a scale if there is a bias."""
+    values = a @ space.values
+    others = values[~vanishing(space, a)]
+    if not len(others) or values.min() < -NOISE or CLEAR * np.median(others) < NOISE:
+        return False
+    return space.bias is None or float(a @ space.bias) > NOISE  # the difference of two samples has none
+
+
+def leverage(space: Space, zero: Flags) -> float:
+    """How far the zero that follows least from the others follows from itself alone: 1 if it does not from them.
+
+    It is the largest diagonal value of the projection on the rows of directions[:, zero], which have rank n − 1.
+    """
+    rows = space.directions[:, zero]
+    squares, vectors = np.linalg.eigh(rows @ rows.T)
+    rows = (vectors[:, 1:] / np.sqrt(np.maximum(squares[1:], np.finfo(float).tiny))).T @ rows
+    return float(np.square(rows).sum(0).max())
+
+
+def stand_alone(x: Array) -> Flags:
+    """Which corners have no rival that vanishes as often, nor are broken numbers where most are whole: (k,).
+
+    Where two samples are alike, their difference is nearly zero, and a third plus that difference is a corner too.
+    Where values are equal, as counts are, many then vanish at once, and zeros alone cannot tell which one is the
+    sample. So from each corner the way along such differences is gone, both ways, until the next value vanishes.
+    """
+    whole = are_whole(x)[:, 0]
+    alone = whole if whole.mean() > MOSTLY else np.ones(len(x), bool)
+    pairs = alike_pairs(x)
+    ways = x[pairs[:, 0]] - x[pairs[:, 1]]
+    rivals = [most_zeros(each, ways[(pairs != i).all(1)]) for i, each in enumerate(x)]
+    return alone & (np.array(rivals) < (x == 0).sum(1))
+
+
+def alike_pairs(x: Array) -> NDArray[np.intp]:
+    """Each corner with those most like it: (p, 2)."""
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    alike = np.argsort(-(unit @ unit.T - 2 * np.eye(len(x))), axis=1)[:, :ALIKE]
+    pairs = {(min(i, j), max(i, j)) for i, row in enumerate(alike) for j in row if i != j}
+    return np.array(sorted(pairs), dtype=np.intp).reshape(-1, 2)
+
+
+def most_zeros(x: Array, ways: Array) -> int:
+    """The most zeros of x ± t · way, where t is as large as it can be without a value below zero."""
+    most = 0
+    for sign in (1, -1):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            far = np.where(sign * ways < -TINY, x / (-sign * ways), np.inf).min(1)
+        moving = ways[(far > TINY) & np.isfinite(far)] * sign * far[(far > TINY) & np.isfinite(far), None]
+        most = max(most, int((np.abs(x + moving) < WHOLE * x.max()).sum(1).max(initial=0)))
+    return most
+
+
+# Step 3: one after the other -------------------------------------------------------------------------------
+
+
+def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Array:
+    """Samples, and corners that may be some: (k, n). Each is sought with those before it cut off."""
+    known, began = np.zeros((0, space.n)), time.perf_counter()
+    stages = (
+        (False, True, settings.patience),
+        (False, False, settings.patience),
+        (True, False, settings.programs),
+    )
+    for thorough, proven, patience in stages:
+        tried: set[int] = set()
+        vain = 0
+        while len(known) < space.n and vain < patience:
+            if settings.budget is not None and time.perf_counter() - began > settings.budget:
+                return known
+            where, aim = aim_at(space, known, tried)
+            tried.add(where)
+            found = best_corner(space, _at(space, aim, thorough, settings), known, proven)
+            known, vain = (known, vain + 1) if found is None else (np.vstack([known, found]), 0)
+            progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
+    return known
+
+
+def _at(space: Space, aim: Array, thorough: bool, settings: Cone) -> Iterator[Array]:
+    """Corners with a value at this aim or at its opposite, in coordinates of `values`."""
+    for way in (aim, -aim):
+        found = programs(space, way, settings.reweightings) if thorough else iter([lean(space, way)])
+        yield from (snap(space, c) for c in found)
+
+
+def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
+    """The input that fewest of the unknown samples use, as it seems, and its direction without the known samples.
+
+    Directions of inputs that few samples use are alike in few ways: their cosines with the others are peaked. A
+    corner with a value at such a direction is none of the known ones, for they have none there.
+    """
+    basis = np.linalg.qr((known * space.sigma).T)[0]
+    left = space.directions - basis @ (basis.T @ space.directions)
+    size = np.linalg.norm(left, axis=0)
+    unit = left / np.maximum(size, np.finfo(float).tiny)
+    rare = np.square(np.square(unit.T @ unit)).sum(1)
+    rare[size < CLEAR] = -1
+    rare[list(tried)] -= rare.max() + 1 if len(tried) < len(rare) else 0
+    best = int(rare.argmax())
+    return best, unit[:, best]
+
+
+def cosines(space: Space, known: Array, a: Array) -> Array:
+    """Of a corner with the known ones, as their directions c."""
+    known, c = known * space.sigma, a * space.sigma
+    cosines: Array = np.abs(known @ c) / np.linalg.norm(known, axis=1) / np.linalg.norm(c)
+    return cosines
+
+
+def best_corner(space: Space, corners: Iterator[Array], known: Array, proven: bool) -> Array | None:
+    """The first that is proven and new; else, unless `proven` asks for it, one that is plausible."""
+    plausible = None
+    for a in corners:
+        if len(known) and cosines(space, known, a).max() > SAME:
+            continue
+        if is_proven(space, a):
+            return a
+        if not proven and is_corner(space, a) and is_plausible(space, a):
+            plausible = a
+    return plausible
+
+
+def is_plausible(space: Space, a: Array) -> bool:
+    """Whether it has more zeros than wrong corners have, or is made of whole numbers, which those seldom are."""
+    many = vanishing(space, a).sum() > CLEARLY_MORE * space.n
+    return bool(many or are_whole(to_scale(space, a[None]))[0, 0])
+
+
+# The samples -----------------------------------------------------------------------------------------------
+
+
+def _parts(mixtures: Mixtures, space: Space, corners: Array, proven: Flags) -> list[Part]:
+    """First what is proven, then the other corners."""
+    kinds = (("cone: proven", corners[proven], True), ("cone: corner, not proven", corners[~proven], False))
+    return [_part(mixtures, name, to_scale(space, some), sure) for name, some, sure in kinds if len(some)]
+
+
+def _part(mixtures: Mixtures, name: str, x: Array, proven: bool) -> Part:
+    maps = torch.from_numpy(x).to(mixtures.weight)
+    label = predicted(forward([mixtures.gates, *mixtures.later], maps, HARD)[2])
+    sure = torch.full((len(x),), proven)
+    return Part(name, mixtures.inputs(maps).cpu(), label.cpu(), proven=sure, confidence=sure.float())
+
+
+def to_scale(space: Space, corners: Array) -> Array:
+    """The inputs (k, d) of corners: zeros exactly zero, the bias 1, whole numbers whole.
+
+    Without a bias the smallest value is taken for 1 where all others are multiples of it, else the largest is 1.
+    """
+    x = space.sample(corners)
+    x[:, space.live] *= ~np.stack([vanishing(space, a) for a in corners])
+    if space.bias is None:
+        least = np.where(x > 0, x, np.inf).min(1, keepdims=True)
+        x = x / np.where(are_whole(x / least), least, x.max(1, keepdims=True))
+    else:
+        x = x / (corners @ space.bias)[:, None]
+    return np.where(are_whole(x), x.round(), x)
+
+
+def are_whole(x: Array) -> Flags:
+    """Which rows are whole numbers, up to rounding: (k, 1). Small values all are, so one must be at least 1."""
+    whole: Flags = (np.abs(x - x.round()) < WHOLE).all(1, keepdims=True) & (x.max(1, keepdims=True) > 1 - WHOLE)
+    return whole

@@ -1,0 +1,162 @@
+"""Exact recovery of inputs that are never negative: every proof is right, and strangers prove nothing."""
+
+import copy
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unfit.attacker.attacks import attack
+from unfit.attacker.attacks.auto import Auto
+from unfit.attacker.attacks.cone import Cone, Space, is_proven, read_space, stand_alone
+from unfit.attacker.candidates import Candidates
+from unfit.attacker.mixtures import read_mixtures
+from unfit.base.errors import NotApplicableError
+from unfit.base.modules import as_base, as_target
+
+RIGHT = 1e-3  # relative distance from a training sample
+
+
+def records(num: int, random: np.random.Generator) -> np.ndarray:
+    """One-hot groups: three of them large, as places, occupations and years are."""
+    return np.concatenate([np.eye(size)[random.integers(size, size=num)] for size in (2, 5, 30, 40, 50)], 1)
+
+
+def counts(num: int, random: np.random.Generator) -> np.ndarray:
+    """Words by Zipf's law."""
+    often = 1 / np.arange(1, 201)
+    return np.stack([random.multinomial(20, often / often.sum()) for _ in range(num)]).astype(float)
+
+
+def features(num: int, random: np.random.Generator) -> np.ndarray:
+    """Behind a ReLU: half of them zero."""
+    return np.maximum(random.normal(size=(num, 150)), 0)
+
+
+def dense(num: int, random: np.random.Generator) -> np.ndarray:
+    return random.normal(size=(num, 150))
+
+
+def positive(num: int, random: np.random.Generator) -> np.ndarray:
+    """Never negative, but never zero either."""
+    return random.random(size=(num, 150)) + 0.1
+
+
+KINDS = {make.__name__: make for make in (records, counts, features, dense, positive)}
+NUM = 20
+
+
+@cache
+def trained(kind: str) -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
+    """A plain PyTorch loop: the model, what it was before, its samples, and as many that it never saw."""
+    drawn = KINDS[kind](2 * NUM, np.random.default_rng(1))
+    x, unseen = (torch.tensor(part, dtype=torch.float32) for part in (drawn[:NUM], drawn[NUM:]))
+    y = torch.arange(NUM) % 2
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(x.shape[1], 120), nn.ReLU(), nn.Linear(120, 40), nn.ReLU(), nn.Linear(40, 1))
+    base = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(150):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return model, base, x, unseen
+
+
+@cache
+def found(kind: str) -> Candidates:
+    model, base, _, _ = trained(kind)
+    return attack(model, Cone(), base)
+
+
+def space_of(kind: str) -> Space:
+    model, base, _, _ = trained(kind)
+    target = as_target(model)
+    space = read_space(read_mixtures(target, as_base(base, target)))
+    assert space is not None
+    return space
+
+
+def distances(x: Tensor, samples: Tensor) -> Tensor:
+    """Of each sample from the nearest candidate, relative to its size."""
+    return torch.cdist(samples.double(), x.double()).min(1).values / samples.double().norm(dim=1)
+
+
+@pytest.mark.parametrize("kind", ["records", "counts", "features"])
+def test_all_samples_come_back_proven_and_to_scale_and_none_that_was_not_seen(kind):
+    _, _, x, unseen = trained(kind)
+    proven = found(kind).x[found(kind).proven]
+    assert len(proven) == NUM
+    assert distances(proven, x).max() < RIGHT
+    assert distances(x, proven).max() < RIGHT
+    assert distances(proven, unseen).min() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["records", "counts"])
+def test_whole_numbers_come_back_to_the_last_bit(kind):
+    _, _, x, _ = trained(kind)
+    proven = found(kind).x[found(kind).proven]
+    assert sorted(map(tuple, proven.tolist())) == sorted(map(tuple, x.tolist()))
+
+
+def test_zeros_of_features_are_zeros():
+    _, _, x, _ = trained("features")
+    assert (found("features").x == 0).sum() == (x == 0).sum()
+
+
+def test_nothing_is_proven_where_nothing_is_zero():
+    assert not found("positive").proven.any()
+
+
+def test_inputs_of_both_signs_have_no_cone():
+    with pytest.raises(NotApplicableError, match="no cone"):
+        found("dense")
+
+
+def test_mixtures_of_samples_are_not_proven():
+    space, random = space_of("features"), np.random.default_rng(0)
+    _, _, x, _ = trained("features")
+    samples = np.linalg.lstsq(space.values.T, (x.double().numpy()[:, space.live] / space.scale).T)[0].T
+    assert all(is_proven(space, a / np.linalg.norm(a)) for a in samples)
+    for share in (0.5, 0.05, 1e-3):
+        i, j = random.permutation(NUM)[:2]
+        mixture = samples[i] + share * samples[j]
+        assert not is_proven(space, mixture / np.linalg.norm(mixture))
+
+
+def test_a_text_plus_the_difference_of_two_alike_is_not_proven():
+    """Two texts that differ in two words; a third that has one of them can be had with the other as well."""
+    texts = counts(12, np.random.default_rng(0))
+    texts[1] = texts[0]
+    texts[:, -2:] = 0
+    texts[:2, -2:] = np.eye(2)
+    texts[2, -2:] = 1, 0
+    assert stand_alone(texts)[3:].all()
+    assert not stand_alone(texts)[2]
+    ghost = texts[2] + (texts[1] - texts[0])
+    assert not stand_alone(np.vstack([texts[[0, 1]], texts[3:], ghost]))[-1]
+
+
+def test_among_whole_numbers_a_broken_one_is_not_proven():
+    texts = counts(12, np.random.default_rng(0))
+    texts[0] *= 0.7
+    assert stand_alone(texts).tolist() == [False] + 11 * [True]
+
+
+def test_without_a_visible_end_it_does_not_apply():
+    with pytest.raises(NotApplicableError, match="no visible end"):
+        attack(trained("features")[0], Cone())
+
+
+def test_candidates_follow_from_the_seed():
+    model, base, _, _ = trained("counts")
+    assert torch.equal(attack(model, Cone(), base).x, found("counts").x)
+
+
+def test_auto_runs_it():
+    model, base, x, _ = trained("features")
+    candidates = attack(model, Auto(), base)
+    assert distances(candidates.x[candidates.proven], x).max() < RIGHT
