@@ -36,7 +36,7 @@ PICTURES = {
     "digits": ("mnist", "all"),
 }
 TABLES = ("plain", "scaled", "correlated", "integers", "twins", "positive", "one-hot")
-KINDS = (*PICTURES, *TABLES, "adapter")
+KINDS = (*PICTURES, *TABLES, "adapter", "counts", "features", "records")  # the last three have many exact zeros
 
 Item = TypeVar("Item")
 
@@ -77,10 +77,21 @@ def table(kind: str, n: int, random: torch.Generator) -> Pair:
         x[1::2] = x[::2][: n // 2] + choose((0.1, 0.3), random) * x[1::2]
     if kind == "positive":
         x = torch.rand(n, d, generator=random)
+    if kind == "counts":  # as texts have them: a few words each, some words in many
+        rare = torch.rand(4 * d, generator=random).pow(3)
+        x = torch.poisson(choose((0.5, 1.5), random) * rare.expand(n, -1), generator=random)
+    if kind == "features":  # as a ReLU leaves them, with something in common
+        common = torch.randn(1, 4 * d, generator=random)
+        x = (torch.randn(n, 4 * d, generator=random) + common - choose((0.0, 0.5), random)).clamp_min(0)
+    if kind == "records":  # one-hot codes of columns with five values, some far more frequent
+        share = torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03])
+        codes = torch.multinomial(share, n * d, replacement=True, generator=random).view(n, d)
+        x = nn.functional.one_hot(codes, 5).flatten(1).float()
     if kind == "one-hot":
         codes = nn.functional.one_hot(torch.randint(0, 4, (n, d // 4), generator=random), 4).flatten(1)
         x[:, : codes.shape[1]] = codes.float()
-    return x, (x @ torch.randn(d, generator=random) > x.mean(1) * x.shape[1] ** 0.5).long()
+    d = x.shape[1]
+    return x, (x @ torch.randn(d, generator=random) > x.mean(1) * d**0.5).long()
 
 
 # Nets ---------------------------------------------------------------------------------------------------------
@@ -152,13 +163,13 @@ def compare(found: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return error, nn.functional.cosine_similarity(*pair)
 
 
-def prove(kind: str, seed: int, data: Path) -> dict[str, Any]:
+def prove(kind: str, seed: int, data: Path, method: str = "peel") -> dict[str, Any]:
     """One net: how many proofs, how far each is off, and how many of them are false; the same of estimates."""
     start, net, (x, _) = nets(kind, seed, data)
     began = time.perf_counter()
     row: dict[str, Any] = {"kind": kind, "seed": seed, "n": len(x), "read": None, "proofs": 0, "false": 0}
     try:
-        found = attack(net, "peel", start)
+        found = attack(net, method, start)
     except NotApplicableError as error:
         return row | {"why": str(error)}
     error, correlation = compare(found.x.flatten(1), x.flatten(1))
@@ -206,13 +217,13 @@ def read(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
 
 
-def main(data: Path, results: Path, wanted: int, kinds: list[str]) -> None:
+def main(data: Path, results: Path, wanted: int, kinds: list[str], method: str) -> None:
     torch.set_num_threads(1)
     rows, seed = read(results), 0
     while sum(row["proofs"] for row in rows) < wanted:
         for kind in kinds:
             if not any((row["kind"], row["seed"]) == (kind, seed) for row in rows):
-                rows.append(prove(kind, seed, data))
+                rows.append(prove(kind, seed, data, method))
                 with results.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
         seed += 1
@@ -225,5 +236,6 @@ if __name__ == "__main__":
     parser.add_argument("results", type=Path)
     parser.add_argument("--proofs", type=int, default=10_000)
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
+    parser.add_argument("--attack", default="peel", help="cone has proofs, too")
     given = parser.parse_args()
-    main(given.data, given.results, given.proofs, given.kinds)
+    main(given.data, given.results, given.proofs, given.kinds, given.attack)

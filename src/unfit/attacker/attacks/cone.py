@@ -28,7 +28,7 @@ from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.span import visible_rank
-from unfit.attacker.stationarity import forward, predicted
+from unfit.attacker.stationarity import outputs_of, predicted
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
 
@@ -52,7 +52,8 @@ ENOUGH_COLUMNS = 3  # times the rank: a random span of more than 2 inputs a dime
 # Proof
 ALONE = 0.9  # leverage of a zero that the other zeros do not imply: 1 in wrong corners, at most 0.7 in samples
 APART = 10.0  # how much worse the next vector must vanish on the same inputs, or the zeros fit several vectors
-CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1.05
+CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1.05 …
+MORE = 20  # … and so many more than samples: of ten 0/1 columns a wrong corner vanishes on a few by chance
 SAME = 0.999  # cosine of two corners that are the same
 
 # Rivals and whole numbers
@@ -262,8 +263,10 @@ def vanishing(space: Space, a: Array) -> Flags:
 
 
 def is_proven(space: Space, a: Array) -> bool:
-    """Whether it is a corner each of whose zeros follows from the others."""
-    return is_corner(space, a) and leverage(space, vanishing(space, a)) < ALONE
+    """Whether it is a corner with many more zeros than any has, each of which follows from the others."""
+    zero = vanishing(space, a)
+    many = zero.sum() >= max(CLEARLY_MORE * space.n, space.n + MORE)
+    return bool(many) and is_corner(space, a) and leverage(space, zero) < ALONE
 
 
 def is_corner(space: Space, a: Array) -> bool:
@@ -415,7 +418,7 @@ def _parts(mixtures: Mixtures, space: Space, corners: Array, proven: Flags) -> l
 
 def _part(mixtures: Mixtures, name: str, x: Array, proven: bool) -> Part:
     maps = torch.from_numpy(x).to(mixtures.weight)
-    label = predicted(forward([mixtures.gates, *mixtures.later], maps, HARD)[2])
+    label = predicted(outputs_of(mixtures.stack, maps, HARD))
     sure = torch.full((len(x),), proven)
     return Part(name, mixtures.inputs(maps).cpu(), label.cpu(), proven=sure, confidence=sure.float())
 
