@@ -211,7 +211,6 @@ def test_features_come_back_from_behind_convolutions_and_are_compared_as_feature
     result = audit(net, (x, members.y), (others, unseen.y), base=base)
     assert result.record.similarity.name == "explained variance"
     assert result.arrays["original"].shape == (16, 1, *x.shape[2:])  # the page shows pictures
-    assert result.arrays["features"].shape == (16, d)
     assert result.verdict == "leak"
     assert result.record.num_proven >= 12
     assert ncc(result.arrays["reconstruction"], result.arrays["original"]).mean() > 0.7

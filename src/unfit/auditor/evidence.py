@@ -173,20 +173,14 @@ def _arrays(
 
 
 def _pictures(case: Case, matches: Matches) -> dict[str, Tensor]:
-    """What people look at: the samples and what came back; where these are features of pictures, both forms."""
+    """What people look at: the samples and what came back; of features, pictures that lead to them."""
     if case.originals is None or not case.originals[0].is_image or case.private.is_image:
         return {"original": case.private.x, "reconstruction": matches.shown, "unseen": case.unseen.x}
     private, unseen = case.originals
     shown = torch.zeros_like(private.x)
     best = matches.similarity.argsort(descending=True, stable=True)[:MOST_INVERTED]
     shown[best] = stretch(invert(case.target.split, matches.centred[best]) / private.scale + private.mean)
-    return {
-        "original": private.x,
-        "reconstruction": shown,
-        "unseen": unseen.x,
-        "features": case.private.x,
-        "reconstructed_features": matches.shown,
-    }
+    return {"original": private.x, "reconstruction": shown, "unseen": unseen.x}
 
 
 def stages(pool: Pool, n: int) -> tuple[list[float], Tensor]:

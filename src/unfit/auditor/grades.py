@@ -21,6 +21,7 @@ LINES: Final[dict[Measure, float]] = {
     "relative error": 0.75,  # an error of a quarter of the vector's length
     "explained variance": 0.75,  # an error of half of what sets the sample apart
 }
+HIGHEST = 0.99  # of a similarity, whose largest value is 1: a normal distribution would go on beyond
 RARE_TAIL = 3.09  # standard deviations above the mean, which 1 in 1,000 of a normal distribution exceeds
 
 
@@ -33,7 +34,7 @@ def recognisable_line(unseen_similarity: Tensor, threshold: float, measure: Meas
     """
     spread = float(unseen_similarity.std()) if len(unseen_similarity) > 1 else 0.0
     rare = float(unseen_similarity.mean()) + RARE_TAIL * spread
-    return max(LINES[measure], rare, threshold)
+    return max(LINES[measure], min(rare, HIGHEST), threshold)
 
 
 def grade(similarity: float, is_proven: bool, is_recovered: bool, line: float) -> Grade | None:

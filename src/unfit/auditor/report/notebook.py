@@ -6,7 +6,7 @@ from html import escape
 
 from unfit.auditor.record import Record
 from unfit.auditor.report import plots
-from unfit.auditor.report.page import Arrays, headline
+from unfit.auditor.report.page import Arrays, headline, shows_pictures
 from unfit.base.pictures import embedded
 
 
@@ -19,7 +19,7 @@ def picture(record: Record, arrays: Arrays) -> str:
         f"(above {record.threshold:.2f})"
     )
     lines = [f"<p><b>{record.verdict}</b>: {escape(headline(record))}</p>", f"<p>{counts}</p>"]
-    if record.similarity.window:
+    if shows_pictures(arrays):
         words = "below: training samples; above: what came nearest from the weights; best first"
         pairs = embedded(plots.pairs(arrays, rows=2, zoom=2))
         lines.append(f'<figure><img alt="{words}" src="{pairs}"><figcaption>{words}</figcaption></figure>')

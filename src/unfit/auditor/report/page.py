@@ -36,7 +36,7 @@ def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
     """Write `index.html` (and for images `pairs.png`) from a saved audit, each whole or not at all."""
     with new_file(folder / "index.html", force=True) as file:
         file.write_text(page(record, arrays), encoding="utf-8")
-    if record.similarity.window:
+    if shows_pictures(arrays):
         with new_file(folder / "pairs.png", force=True) as file:
             plots.pairs(arrays).save(file, optimize=True)
 
@@ -60,7 +60,9 @@ def page(record: Record, arrays: Arrays) -> str:
         false_proofs=FALSE_PROOFS,
         classes=_classes(record),
         data=_data(record, arrays),
-        sheets=_sheets(record, arrays) if record.similarity.window else {},
+        sheets=_sheets(record, arrays) if shows_pictures(arrays) else {},
+        images=shows_pictures(arrays),
+        measure=MEASURES[record.similarity.name],
         style=style,
         script=script,
         security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -164,6 +166,11 @@ MEASURES: Final[dict[Measure, str]] = {
     "relative error": "similarity (1 − relative error)",
     "explained variance": "similarity (explained variance of the features)",
 }
+
+
+def shows_pictures(arrays: Arrays) -> bool:
+    """Of features too, where these are features of pictures."""
+    return arrays["original"].ndim == 4
 
 
 def _num_values(arrays: Arrays) -> int:
