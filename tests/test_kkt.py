@@ -208,6 +208,61 @@ def test_the_papers_settings_are_the_published_ones():
     assert first.label.sum() == 100  # half of them +1
 
 
+def test_multipliers_of_any_sign_start_from_a_normal_distribution():
+    drawn = next(paper_iterates(small_target(3), PaperKKT(score="any", num_candidates=300), 5)).multiplier.detach()
+    assert drawn.shape == (300, 3)
+    assert drawn.mean().item() == pytest.approx(0, abs=0.1)
+    assert drawn.std().item() == pytest.approx(1, rel=0.1)
+    assert (drawn.abs() > 2).double().mean().item() == pytest.approx(0.0455, abs=0.03)  # a uniform one has none
+
+
+def by_the_formulas(
+    target: Target, score: Score, settings: PaperKKT, x: Tensor, label: Tensor, c: Tensor
+) -> Tensor:
+    """The loss of the papers' code, one candidate after the other, by differentiating through plain gradients."""
+    weights = {name: value.double().requires_grad_() for name, value in target.weights.items()}
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
+    for each, own, multiplier in zip(x, label.tolist(), c, strict=True):
+        h = each
+        for i in (1, 2):
+            z = weights[f"layer{i}.weight"] @ h + weights.get(f"layer{i}.bias", 0)
+            smooth = nn.functional.softplus(settings.alpha * z, threshold=1e9) / settings.alpha
+            h = smooth + (z.relu() - smooth).detach()  # the value of a ReLU, the derivatives of `smooth`
+        phi = weights["layer3.weight"] @ h
+        if score == "any":
+            scalar = (multiplier * phi).sum()
+        elif score == "binary":
+            scalar = multiplier * (1 if own == 1 else -1) * phi[0]
+        else:
+            scalar = multiplier * (phi[own] - max(phi[j] for j in range(len(phi)) if j != own))
+        gradient = torch.autograd.grad(scalar, list(weights.values()), create_graph=True)
+        total = {name: total[name] + part for name, part in zip(weights, gradient, strict=True)}
+    loss = sum((weights[name].detach() - total[name] / len(x)).pow(2).sum() for name in weights)
+    if score != "any":
+        loss = loss + 5 * sum((settings.lambda_min - value).clamp_min(0) ** 2 for value in c)
+    return loss + sum((part - 1).clamp_min(0).pow(2).sum() + (-1 - part).clamp_min(0).pow(2).sum() for part in x)
+
+
+@pytest.mark.parametrize(("score", "k"), [("binary", 1), ("multiclass", 3), ("any", 1), ("any", 3)])
+def test_the_papers_solver_takes_the_steps_of_the_reference(score, k):
+    """Loss, candidates and multipliers before the first step and after two: momentum counts in the second."""
+    settings = PaperKKT(score=score, num_candidates=6, iterations=2, lr=0.05, lr_multiplier=0.02, sigma=1.0)
+    target = small_target(k)
+    found = [iterate.copy() for iterate in paper_iterates(target, settings, 5)]
+    (x, c), label = (found[0].x.clone(), found[0].multiplier.clone()), found[0].label
+    assert (x.abs() > 1).any()  # the box is felt
+    speed = [torch.zeros_like(x), torch.zeros_like(c)]
+    for iterate in found:
+        torch.testing.assert_close(iterate.x, x, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(iterate.multiplier, c, rtol=1e-10, atol=1e-12)
+        inputs = [x.requires_grad_(), c.requires_grad_()]
+        loss = by_the_formulas(target, score, settings, x, label, c)
+        assert iterate.loss == pytest.approx(loss.item(), rel=1e-12)
+        gradients = torch.autograd.grad(loss, inputs)
+        speed = [0.9 * old + new for old, new in zip(speed, gradients, strict=True)]
+        x, c = (x - 0.05 * speed[0]).detach(), (c - 0.02 * speed[1]).detach()
+
+
 def test_a_diverged_run_says_so_and_keeps_its_best_iterate():
     found = attack(small_target(), PaperKKT(num_candidates=4, iterations=300, lr=1e6, sigma=1.0))
     assert found.facts["status"].startswith("diverged after")

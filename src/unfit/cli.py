@@ -46,9 +46,10 @@ from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.progress import bar
 from unfit.base.target import save_weights
+from unfit.lab.checkpoints import Interrupted
 from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.fit import Method as Training
-from unfit.lab.runs import RUN_FILES, audit_run, fit_run, repeat_audit
+from unfit.lab.runs import audit_run, fit_folder, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
@@ -361,9 +362,18 @@ def fit(
     ] = 1e4,
     target_loss: Annotated[float | None, typer.Option(help="Stop at this training loss instead.")] = None,
     seed: Seed = 0,
+    max_time: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds, metavar="TIME", help="Stop after this long, such as `10m`; run again to go on."
+        ),
+    ] = None,
     force: Force = False,
 ) -> int:
-    """Train a target as the papers do, in hundreds of steps."""
+    """Train a target as the papers do, in hundreds of steps.
+
+    Stopped by a kill, by Ctrl-C or by --max-time, it goes on from its last checkpoint when you run it again.
+    """
     settings = FitSettings(
         method=method,
         weight_decay=weight_decay,
@@ -376,14 +386,18 @@ def fit(
         target_loss=target_loss,
         seed=seed,
     )
-    with new_folder(out_folder, force, RUN_FILES) as folder:
-        source = read_source(data, classes)
-        settings = replace(settings, loss=loss or ("logistic" if len(source.train.class_names) == 2 else "ce"))
+    source = read_source(data, classes)
+    settings = replace(settings, loss=loss or ("logistic" if len(source.train.class_names) == 2 else "ce"))
+    try:
         with bar(f"training on {n} samples") as progress:
-            record = fit_run(source, n, folder, settings, arch, biases, progress).record
+            fitted = fit_folder(source, n, out_folder, settings, arch, biases, progress, force, max_time)
+    except Interrupted as stopped:
+        return _complain(f"interrupted: {stopped}", 130)
+    record = fitted.record
+    before = f" ({fitted.resumed_at} of them before this call)" if fitted.resumed_at else ""
     loss_words = "not finite" if record["loss"] is None else f"{record['loss']:.2e}"
     out.print(
-        f"{out_folder}: {record['steps']} steps, {record['seconds']:.1f} s, loss {loss_words}, "
+        f"{out_folder}: {record['steps']} steps{before}, {record['seconds']:.1f} s, loss {loss_words}, "
         f"train accuracy {record['train_accuracy']:.1%}, test accuracy {record['test_accuracy']:.1%} "
         f"({record['status']})"
     )

@@ -8,19 +8,22 @@ span (n numbers a neuron instead of d), exactly; what lies outside never sees th
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.base import nets
 from unfit.base.errors import UsageError
 from unfit.base.nets import Architecture, device, initialise, margin, outputs
 from unfit.base.progress import Report, quiet
+from unfit.lab.checkpoints import Keeper, State
 from unfit.lab.diagnostics import decay_residuals, kkt_residuals, layer_norms
 
 # The flow
@@ -38,6 +41,7 @@ SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # training ends when that many steps ga
 # Descent
 KEEP_EVERY = 100  # epochs between the copies that a diverging run falls back to
 MAX_CURVE = 500  # points of the curve that are recorded, about
+TIME_LIMIT = "time limit"  # the status of a training that can go on
 
 Method = Literal["flow", "gd", "sgd"]
 Loss = Literal["logistic", "ce", "l2", "l2.5", "huber"]
@@ -101,6 +105,19 @@ class Trace:
         self.status = status
         return self
 
+    def state(self, numbers: dict[str, Any], **tensors: dict[str, Tensor]) -> State:
+        """Where training stands: this trace, and all that the next step depends on."""
+        named = {f"{part}.{name}": value for part, group in tensors.items() for name, value in group.items()}
+        named["trace.curve"] = torch.tensor(self.curve, dtype=torch.float64).reshape(-1, 3)
+        about = {"steps": self.steps, "flow_time": self.flow_time, "loss": self.loss}
+        return State(self.steps, named, {"trace": about} | numbers)
+
+    def go_on(self, kept: State) -> None:
+        """From where that training stood."""
+        about, curve = kept.numbers["trace"], kept.part("trace")["curve"].tolist()
+        self.steps, self.flow_time, self.loss = about["steps"], about["flow_time"], about["loss"]
+        self.curve = [(int(step), flow_time, loss) for step, flow_time, loss in curve]
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -110,6 +127,7 @@ class Fit:
     weights: dict[str, Tensor]
     start: dict[str, Tensor]
     record: dict[str, Any]
+    resumed_at: int = 0  # steps of earlier calls
 
 
 def fit(
@@ -118,27 +136,38 @@ def fit(
     test: tuple[Tensor, Tensor],
     settings: FitSettings | None = None,
     progress: Report = quiet,
+    keeper: Keeper | None = None,
 ) -> Fit:
     """Train a fresh net on `train` = (x, y), inputs already centred; judge it on `test`.
 
-    The record's `status` says so if training diverges; the weights are then those from before.
+    The record's `status` says so if training diverges; the weights are then those from before. A `keeper` lets
+    training be stopped and go on: the weights are the same as if it had not been.
     """
-    settings = settings or FitSettings()
+    settings, keeper = settings or FitSettings(), keeper or Keeper()
     _check_outputs(architecture, settings.loss)
-    began = time.perf_counter()
     where = device()
     x, y = (t.to(where) for t in train)
     net = initialise(architecture, settings.init, settings.seed).to(where)
     start = _copy(net.state_dict())
-    trainee = InSpan(net, x)
-    if math.isfinite(trainee.objective(y, settings).item()):
-        trace = _TRAIN[_schedule(settings)](trainee, y, settings, progress)
-    else:
-        trace = Trace().end("diverged")  # before it began: inputs or start are too large
+    with keeper.training(_about(architecture, train, settings) if keeper.folder else {}):
+        trainee = InSpan(net, x)
+        if math.isfinite(trainee.objective(y, settings).item()):
+            trace = _TRAIN[_schedule(settings)](trainee, y, settings, keeper, progress)
+        else:
+            trace = Trace().end("diverged")  # before it began: inputs or start are too large
     net.load_state_dict(trainee.whole())
     record = _record(net, (x, y), (test[0].to(where), test[1].to(where)), trace, settings)
-    record["seconds"] = round(time.perf_counter() - began, 3)
-    return Fit(architecture, _copy(net.state_dict()), start, record)
+    record["seconds"] = round(keeper.seconds, 3)
+    return Fit(architecture, _copy(net.state_dict()), start, record, keeper.kept.steps if keeper.kept else 0)
+
+
+def _about(architecture: Architecture, train: tuple[Tensor, Tensor], settings: FitSettings) -> dict[str, Any]:
+    """All that the trained weights depend on: a checkpoint that differs in any of it is of another training."""
+    net = f"{architecture}, biases {''.join('01'[bias] for bias in architecture.biases)}"
+    data = b"".join(part.cpu().numpy().tobytes() for part in train)
+    code = b"".join(Path(str(module)).read_bytes() for module in (__file__, nets.__file__))
+    hashes = {name: hashlib.sha256(part).hexdigest()[:12] for name, part in (("data", data), ("code", code))}
+    return asdict(settings) | hashes | {"net": net, "torch": torch.__version__}
 
 
 def data_loss(phi: Tensor, y: Tensor, loss: Loss) -> Tensor:
@@ -188,15 +217,23 @@ class InSpan(nn.Module):
         return _copy(state)
 
 
-def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
+def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
     """Gradient flow in log-loss time: the path of tiny-step GD, because ∇ log L points as ∇L does.
 
     A step η on log L is η / L of flow time, which for GD is lr × epochs. Its length is bounded relative to
     ‖θ‖; one that makes the loss rise by a tenth is taken back and halved, so this cannot diverge.
     """
     parameters = list(trainee.parameters())
-    trace, relative = Trace(), RELATIVE_STEP
-    loss = first = trainee.objective(y, settings)
+    trace, relative, first = Trace(), RELATIVE_STEP, trainee.objective(y, settings).item()
+    if kept := keeper.kept:
+        trace.go_on(kept)
+        trainee.load_state_dict(kept.part("net"))
+        relative = kept.numbers["relative"]
+    loss = trainee.objective(y, settings)
+
+    def state() -> State:
+        return trace.state({"relative": relative}, net=trainee.state_dict())
+
     while trace.steps < settings.max_steps:
         value = loss.item()
         if done := "loss underflow" if value < LEAST_LOSS else _flow_done(value, trace.flow_time, settings):
@@ -214,7 +251,9 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -
             loss = trainee.objective(y, settings)
         relative = min(STEP_GROWTH * relative, RELATIVE_STEP)
         trace.add(loss.item(), step / value)
-        progress(_flow_fraction(trace, first.item(), settings), f"loss {loss.item():.1e}")
+        progress(_flow_fraction(trace, first, settings), f"loss {loss.item():.1e}")
+        if keeper.over(state):
+            return trace.end(TIME_LIMIT)
     return trace
 
 
@@ -232,7 +271,7 @@ def _flow_fraction(trace: Trace, first: float, settings: FitSettings) -> float:
     return min(max(done, 0.0), 1.0)
 
 
-def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
+def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
     """With weight decay the end is a stationary point, however it is reached: accelerated descent with restarts.
 
     Gradient descent would need 1 / (lr · weight_decay) steps, many thousands, to forget the start; Nesterov's
@@ -243,7 +282,18 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report)
     trainee.rest.requires_grad_(False)
     parameters = [p for p in trainee.parameters() if p.requires_grad]
     trace, lr, age, last = Trace(), FIRST_LR, 0, math.inf
+    if kept := keeper.kept:
+        trace.go_on(kept)
+        trainee.load_state_dict(kept.part("net"))
+        lr, age, last = (kept.numbers[name] for name in ("lr", "age", "last"))
     old = [p.detach().clone() for p in parameters]
+    if kept:
+        torch._foreach_copy_(old, [kept.part("old")[str(i)] for i in range(len(old))])
+
+    def state() -> State:
+        before = {str(i): value for i, value in enumerate(old)}
+        return trace.state({"lr": lr, "age": age, "last": last}, net=trainee.state_dict(), old=before)
+
     while trace.steps < settings.max_steps:
         here = [p.detach().clone() for p in parameters]
         _move(parameters, torch._foreach_sub(here, old), age / (age + NESTEROV))
@@ -261,6 +311,8 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report)
         if _settled(trace):
             return trace.end("converged")
         progress(trace.steps / settings.max_steps, f"loss {last:.4f}")
+        if keeper.over(state):
+            return trace.end(TIME_LIMIT)
     return trace
 
 
@@ -271,14 +323,29 @@ def _settled(trace: Trace) -> bool:
     return trace.curve[-SETTLED_STEPS][2] - trace.loss < SETTLED_GAIN * trace.loss
 
 
-def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report) -> Trace:
+def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
     """Plain gradient descent (`gd`), or mini-batches with momentum (`sgd`)."""
     stochastic = settings.method == "sgd"
     momentum = settings.momentum if stochastic else 0.0
     optimiser = torch.optim.SGD(trainee.parameters(), lr=settings.lr, momentum=momentum)
     order = torch.Generator().manual_seed(settings.seed)
-    trace, good = Trace(), _copy(trainee.state_dict())
-    for epoch in range(settings.epochs):
+    trace, good, done = Trace(), _copy(trainee.state_dict()), 0
+    if kept := keeper.kept:
+        trace.go_on(kept)
+        trainee.load_state_dict(kept.part("net"))
+        good, done = kept.part("good"), kept.numbers["epochs"]
+        order.set_state(kept.part("order")["state"])
+        for name, parameter in trainee.named_parameters():
+            if (buffer := kept.part("momentum").get(name)) is not None:
+                optimiser.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
+
+    def state() -> State:
+        buffers = {name: optimiser.state[p].get("momentum_buffer") for name, p in trainee.named_parameters()}
+        momenta = {name: buffer for name, buffer in buffers.items() if buffer is not None}
+        random = {"state": order.get_state()}
+        return trace.state({"epochs": done}, net=trainee.state_dict(), good=good, momentum=momenta, order=random)
+
+    for epoch in range(done, settings.epochs):
         before = _copy(trainee.state_dict()) if epoch % KEEP_EVERY == 0 else good
         shuffled = torch.randperm(len(y), generator=order).to(y.device)
         batches = shuffled.split(settings.batch) if stochastic else [None]
@@ -296,7 +363,10 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, progress: Report
         trace.add(sum(losses) / len(losses), settings.lr / (1 - momentum) * len(losses), len(losses))
         if settings.target_loss is not None and trace.loss <= settings.target_loss:
             return trace.end("target loss")
-        progress((epoch + 1) / settings.epochs, f"loss {trace.loss:.1e}")
+        done = epoch + 1
+        progress(done / settings.epochs, f"loss {trace.loss:.1e}")
+        if keeper.over(state):
+            return trace.end(TIME_LIMIT)
     if not math.isfinite(trainee.objective(y, settings).item()):
         trainee.load_state_dict(good)
         return trace.end("diverged")

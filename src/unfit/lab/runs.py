@@ -4,6 +4,8 @@ target.safetensors, target.json  what would be published
 start.safetensors                the weights training started from (`base` takes it)
 members.json                     which samples of which source were trained on
 fit.json                         how training went
+
+While `fit_folder` trains, a hidden folder beside the run folder holds its checkpoint.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Source, draw, draw_test
 from unfit.base.errors import UnfitError
-from unfit.base.files import write_json
+from unfit.base.files import new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target, save_target, save_weights
+from unfit.lab.checkpoints import Keeper, checkpoint_folder
 from unfit.lab.controls import run_baselines, run_controls
-from unfit.lab.fit import Fit, FitSettings, fit
+from unfit.lab.fit import TIME_LIMIT, Fit, FitSettings, fit
 
 RUN_FILES = ("target.safetensors", "target.json", "start.safetensors", "members.json", "fit.json")
 
@@ -37,6 +40,7 @@ def fit_run(
     arch: str = "1000-1000",
     biases: str = "first",
     progress: Report = quiet,
+    keeper: Keeper | None = None,
 ) -> Fit:
     """Draw n members, subtract their mean, train, and write the run folder."""
     members = draw(source, n, settings.seed)
@@ -44,7 +48,7 @@ def fit_run(
     num_outputs = 1 if members.num_classes == 2 and settings.loss != "ce" else members.num_classes
     architecture = parse_architecture(arch, members.shape, num_outputs, biases)
     train, judge = members.centred(members.mean), test.centred(members.mean)
-    result = fit(architecture, (train.x, train.y), (judge.x, judge.y), settings, progress)
+    result = fit(architecture, (train.x, train.y), (judge.x, judge.y), settings, progress, keeper)
     # centred images lie in [-1, 1]; nothing is known about vectors
     target = Target(architecture, result.weights, (-1.0, 1.0) if members.is_image else None)
     save_target(target, folder)
@@ -55,6 +59,36 @@ def fit_run(
     write_json(folder / "members.json", about.model_dump())
     write_json(folder / "fit.json", {"data": source.name, "n": n, "settings": asdict(settings)} | result.record)
     return result
+
+
+def fit_folder(
+    source: Source,
+    n: int,
+    folder: Path,
+    settings: FitSettings,
+    arch: str = "1000-1000",
+    biases: str = "first",
+    progress: Report = quiet,
+    force: bool = False,
+    max_seconds: float | None = None,
+) -> Fit:
+    """`fit_run` into a new folder. Stopped by a kill, Ctrl-C or `max_seconds`, the same call goes on.
+
+    `force` replaces a folder that is there, and drops the checkpoint of a training that differs.
+    """
+    keeper = Keeper(checkpoint_folder(folder), max_seconds, force)
+    with new_folder(folder, force or unfinished(folder), RUN_FILES) as partial:
+        result = fit_run(source, n, partial, settings, arch, biases, progress, keeper)
+    if result.record["status"] != TIME_LIMIT:
+        keeper.remove()
+    return result
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a run ended at its time limit and its checkpoint is still there."""
+    path = folder / "fit.json"
+    there = checkpoint_folder(folder).is_dir() and path.is_file()
+    return there and read_json(path).get("status") == TIME_LIMIT
 
 
 def audit_run(request: AuditRequest, progress: Report = quiet) -> Audit:

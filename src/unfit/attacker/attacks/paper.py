@@ -146,8 +146,9 @@ class Iterate:
 def paper_iterates(target: Target, settings: PaperKKT, rank: int) -> Iterator[Iterate]:
     """H22 eq. 8 by SGD with momentum, before each step and after the last.
 
-    As in the papers' code the sum is divided by the number of candidates, the penalties are squared hinges, and
-    multipliers have a learning rate of their own.
+    As in the papers' code, with which the published settings were found: the sum is divided by the number of
+    candidates, the penalties are squared hinges, summed over all values, and multipliers have a learning rate of
+    their own. They start from U[0, 1], those of any sign from N(0, 1).
     """
     dtype = {"float64": torch.float64, "float32": torch.float32}[settings.dtype]
     net = target.net().to(device(), dtype).requires_grad_(False)
@@ -157,8 +158,8 @@ def paper_iterates(target: Target, settings: PaperKKT, rank: int) -> Iterator[It
     random = torch.Generator().manual_seed(settings.seed)
     shape = target.architecture.input_shape
     x = (settings.sigma * torch.randn(m, *shape, generator=random, dtype=dtype)).to(device()).requires_grad_()
-    start = torch.rand(*((m, k) if score == "any" else (m,)), generator=random, dtype=dtype)
-    multiplier = (2 * start - 1 if score == "any" else start).to(device()).requires_grad_()
+    size, drawn = ((m, k), torch.randn) if score == "any" else ((m,), torch.rand)
+    multiplier = drawn(size, generator=random, dtype=dtype).to(device()).requires_grad_()
     label = (torch.arange(m) % max(k, 2)).to(device())
     bounds = target.input_range or (-torch.inf, torch.inf)
     groups = [{"params": [x], "lr": settings.lr}, {"params": [multiplier], "lr": settings.lr_multiplier}]
@@ -179,5 +180,5 @@ def least_multiplier(multiplier: Tensor, lambda_min: float) -> Tensor:
 
 
 def outside_box(x: Tensor, low: float, high: float) -> Tensor:
-    """L_prior of H22 eq. 8, squared: how far values lie outside the range of inputs, averaged over all of them."""
-    return ((x - high).relu().square() + (low - x).relu().square()).mean()
+    """L_prior of H22 eq. 8: how far values lie outside the range of inputs, squared and summed."""
+    return ((x - high).relu().square() + (low - x).relu().square()).sum()

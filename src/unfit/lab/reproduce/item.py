@@ -13,40 +13,27 @@ from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.costs import operations_per_second, pass_operations
 from unfit.attacker.ica import tellable
-from unfit.auditor.audit import Audit
-from unfit.auditor.match import GOOD
 from unfit.base.files import Strict, new_folder, write_json
 from unfit.base.nets import parse_architecture
+from unfit.lab.reproduce.claims import Claim, Verdict
 from unfit.lab.reproduce.draw import save
 from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Measured, Setup
 
 FILES = ("results.json", "figure.png", "figure.svg", "text.md")
-CERTAIN = 0.01  # a leak is claimed where chance would show as much less often than this
 SHAPES = {"cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mnist": (1, 28, 28), "circle": (2,)}
 FLOW_STEPS = 1500  # that training takes, about
-
-
-class Claim(Strict):
-    """What the paper says, what was found, whether that agrees, and by how much."""
-
-    claim: str
-    paper: str
-    ours: str
-    holds: bool
-    by: str
 
 
 class Results(Strict):
     """`results.json`."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     name: str
     title: str
     scale: str
@@ -63,8 +50,11 @@ class Results(Strict):
     @property
     def words(self) -> list[str]:
         """What a terminal shows."""
-        verdicts = ("DIFFERS", "agrees")
-        return [*self.notes, *(f"{verdicts[c.holds]}: {c.claim}: {c.ours} ({c.by})" for c in self.claims)]
+        return [*self.notes, *(f"{_loud(c)}: {c.claim}: {c.ours} ({c.by})" for c in self.claims)]
+
+
+def _loud(claim: Claim) -> str:
+    return claim.verdict if claim.verdict == "agrees" else claim.verdict.upper()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,11 +141,11 @@ def _spent(lab: Lab) -> float:
 
 
 def text(results: Results, item: Item) -> str:
-    """The paper's claim, our numbers, agrees or not, and by how much."""
+    """The paper's claim, our numbers, the verdict, by how much and by which rule."""
     lines = [f"# {results.title}", "", f"*{results.name}.* {item.caption}", ""]
-    lines += ["| claim | paper | ours | agrees | by |", "|---|---|---|---|---|"]
+    lines += ["| claim | paper | ours | verdict | by | rule | seeds |", "|---|---|---|---|---|---|---|"]
     lines += [
-        f"| {c.claim} | {c.paper} | {c.ours} | {'yes' if c.holds else '**no**'} | {c.by} |" for c in results.claims
+        row(c.claim, c.paper, c.ours, bold(c.verdict), c.by, c.rule, str(c.num_seeds)) for c in results.claims
     ]
     lines += [
         "",
@@ -175,11 +165,21 @@ def text(results: Results, item: Item) -> str:
     return "\n".join(lines)
 
 
+def row(*cells: str) -> str:
+    """A line of a Markdown table; a bar in a cell, as in |r|, would end it."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def bold(verdict: Verdict) -> str:
+    """So that what does not agree is seen."""
+    return verdict if verdict == "agrees" else f"**{verdict}**"
+
+
 def _row(m: Measured) -> str:
     counts = (m.num_good, m.num_good_unseen, m.num_recovered)
     cells = ["–" if count is None else str(count) for count in counts]
     accuracies = [f"{m.train_accuracy:.1%}", f"{m.test_accuracy:.1%}"]
-    return "| " + " | ".join([f"{m.data}, {m.target}", m.attack or "–", *accuracies, *cells]) + " |"
+    return row(f"{m.data}, {m.target}", m.attack or "–", *accuracies, *cells)
 
 
 def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
@@ -196,63 +196,3 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
     each["auto"] = each["fast"] + each["unmix"]
     training = FLOW_STEPS * 6 * setup.n * pass_operations(architecture) / operations_per_second()
     return training + sum(each[attack] for attack in attacks)
-
-
-# What claims are made of -------------------------------------------------------------------------------------
-
-
-def leaks(audit: Audit, what: str, paper: str) -> Claim:
-    """More samples stand out than chance would show, by the samples the model never saw."""
-    record = audit.record
-    return Claim(
-        claim=what,
-        paper=paper,
-        ours=f"{record.num_good} of {record.num_samples} good, {record.num_good_unseen} on unseen; "
-        f"{record.num_recovered} recovered",
-        holds=record.p_value < CERTAIN,
-        by=f"p = {record.p_value:.1g}",
-    )
-
-
-def on_margin(audit: Audit, what: str) -> Claim:
-    """Rank correlation of the similarity with −|output − margin|; the margin is the smallest |output|."""
-    size = audit.arrays["output"].abs()
-    correlation, p = spearmanr(audit.arrays["similarity"], -(size - size.min()))
-    return Claim(
-        claim=f"{what}: good reconstructions lie on the margin",
-        paper="yes",
-        ours=f"rank correlation {correlation:.2f}",
-        holds=bool(correlation > 0 and p < 0.05),
-        by=f"p = {p:.1g}",
-    )
-
-
-def few(audit: Audit, what: str, paper: str, most: int) -> Claim:
-    """At most a handful."""
-    found, unseen = audit.record.num_good, audit.record.num_good_unseen
-    return Claim(
-        claim=what,
-        paper=paper,
-        ours=f"{found} of {audit.record.num_samples} good, {unseen} on unseen",
-        holds=found <= most,
-        by=f"{most - found:+d} to {most}",
-    )
-
-
-def share_good(audit: Audit) -> float:
-    return float((audit.arrays["similarity"] > GOOD).float().mean())
-
-
-def mean_similarity(audit: Audit) -> float:
-    return float(audit.arrays["similarity"].mean())
-
-
-def compared(what: str, paper: str, larger: float, smaller: float, words: str) -> Claim:
-    """`words` has two places for the two numbers."""
-    return Claim(
-        claim=what,
-        paper=paper,
-        ours=words.format(larger, smaller),
-        holds=larger > smaller,
-        by=f"{larger - smaller:+.2f}" if abs(larger) < 1.5 else f"{larger - smaller:+g}",
-    )

@@ -36,7 +36,7 @@ from unfit.base.load import load_target
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 from unfit.lab.fit import FitSettings
-from unfit.lab.runs import RUN_FILES, fit_run
+from unfit.lab.runs import fit_folder
 
 ATTACKS = ("auto", "fast", "unmix", "paper")
 Data = Literal["cifar10", "mnist", "cifar100", "circle"]
@@ -205,11 +205,9 @@ class Lab:
             self._note("CIFAR-100 was not given: this is CIFAR-10, with as many samples as five minutes allow.")
         if not folder.is_dir():
             classes = None if name == "faces" else made.classes
-            with (
-                new_folder(folder, False, RUN_FILES) as partial,
-                self._telling(f"training {describe(made)}") as tell,
-            ):
-                fit_run(read_source(name, classes), made.n, partial, made.fit, made.arch, made.biases, tell)
+            with self._telling(f"training {describe(made)}") as tell:
+                source = read_source(name, classes)  # the checkpoint of an earlier version is of no use: force
+                fit_folder(source, made.n, folder, made.fit, made.arch, made.biases, tell, force=True)
         self._use(setup, folder, None, None)
         return folder
 

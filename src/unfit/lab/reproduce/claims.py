@@ -1,0 +1,221 @@
+"""What a paper says, what was found, and whether that agrees: by a rule, with a margin, from trained nets alone.
+
+A claim agrees if what was measured passes its bar by the margin or more, differs if it misses it by as much, and
+is too close to call in between. The margin is what another draw of the samples may well change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from scipy.stats import fisher_exact, spearmanr
+
+from unfit.auditor.audit import Audit
+from unfit.base.files import Strict
+
+CERTAIN = 0.01  # chance shows as much less often than this: agrees …
+OPEN = 0.1  # … and up to this often: too close to call
+ERRORS = 2.58  # standard errors of a difference between counts: chance exceeds them in 1 of 100 cases
+TRAINED = 0.75  # a net that fits fewer of its training samples supports no claim
+DOZENS = 24 / 500  # of the samples
+COUNT_MARGIN = 2  # of a count that must not exceed a handful
+SIMILARITY_MARGIN = 0.05  # of mean similarities and correlations
+
+Verdict = Literal["agrees", "differs", "too close to call"]
+
+
+class Claim(Strict):
+    """One claim; `rule` holds its bar and its margin, `by` how much was measured to spare or is missing."""
+
+    claim: str
+    paper: str
+    ours: str
+    rule: str
+    verdict: Verdict
+    by: str
+    num_seeds: int = 1
+
+
+def judge(value: float, bar: float, margin: float) -> Verdict:
+    """More is better; what lies on the bar itself is never decided."""
+    if value > bar and value >= bar + margin:
+        return "agrees"
+    return "differs" if value < bar and value <= bar - margin else "too close to call"
+
+
+def by_chance(p: float, right_way: bool) -> Verdict:
+    """By how often chance alone would show as much."""
+    if p < CERTAIN:
+        return "agrees" if right_way else "differs"
+    return "too close to call" if p < OPEN and right_way else "differs"
+
+
+def trained(audit: Audit) -> bool:
+    """Whether the net has learnt its samples."""
+    accuracy = audit.record.fitting.private_accuracy
+    return accuracy is None or accuracy >= TRAINED
+
+
+def _if_trained(audit: Audit, claim: Claim) -> Claim:
+    if trained(audit):
+        return claim
+    fitted = f"not trained: {audit.record.fitting.private_accuracy:.0%} of its samples fitted"
+    return claim.model_copy(update={"verdict": "too close to call", "by": fitted})
+
+
+def undecided(what: str, paper: str) -> Claim:
+    """Where no net is left to judge by."""
+    rule = f"nets that fit at least {TRAINED:.0%} of their samples"
+    return Claim(
+        claim=what, paper=paper, ours="–", rule=rule, verdict="too close to call", by="too few trained nets"
+    )
+
+
+# Kinds of claims ------------------------------------------------------------------------------------------------
+
+
+def leaks(audit: Audit, what: str, paper: str) -> Claim:
+    """A signal: more samples stand out than chance would show, by the samples the model never saw."""
+    record = audit.record
+    return _if_trained(
+        audit,
+        Claim(
+            claim=what,
+            paper=paper,
+            ours=_found(record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered),
+            rule=f"more recovered than chance would show, p < {CERTAIN}",
+            verdict=by_chance(record.p_value, True),
+            by=f"p = {record.p_value:.2g}",
+        ),
+    )
+
+
+def come_back(audit: Audit, what: str, paper: str) -> Claim:
+    """Images, not only a signal."""
+    record = audit.record
+    return _if_trained(
+        audit,
+        come_back_counts(
+            what, paper, record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered
+        ),
+    )
+
+
+def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
+    """More samples are good than would be by chance: as many unseen ones are the control."""
+    p = float(fisher_exact([[good, n - good], [unseen, n - unseen]], alternative="greater")[1])
+    verdict: Verdict = "agrees" if p < CERTAIN else "too close to call" if good > unseen else "differs"
+    return Claim(
+        claim=what,
+        paper=paper,
+        ours=_found(good, n, unseen, recovered),
+        rule=f"more good than on unseen, p < {CERTAIN}",
+        verdict=verdict,
+        by=f"p = {p:.2g}",
+    )
+
+
+def dozens(audit: Audit, what: str, paper: str) -> Claim:
+    """A share of the samples that is dozens of 500."""
+    record = audit.record
+    return _if_trained(
+        audit,
+        dozens_counts(
+            what, paper, record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered
+        ),
+    )
+
+
+def dozens_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
+    bar = DOZENS * n
+    margin = spread((good, n))
+    return Claim(
+        claim=what,
+        paper=paper,
+        ours=_found(good, n, unseen, recovered),
+        rule=f"good beyond those on unseen: as 24 of 500 ({bar:.1f}) ± {margin:.1f}",
+        verdict=judge(good - unseen, bar, margin),
+        by=f"{good - unseen - bar:+.1f}",
+    )
+
+
+def _found(good: int, n: int, unseen: int, recovered: int) -> str:
+    return f"{good} of {n} good, {unseen} on unseen; {recovered} recovered"
+
+
+def on_margin(audit: Audit, what: str) -> Claim:
+    """Rank correlation of the similarity with −|output − margin|; the margin is the smallest |output|."""
+    size = audit.arrays["output"].abs()
+    correlation, p = spearmanr(audit.arrays["similarity"], -(size - size.min()))
+    return _if_trained(audit, on_margin_of(what, float(correlation), float(p)))
+
+
+def on_margin_of(what: str, correlation: float, p: float) -> Claim:
+    return Claim(
+        claim=f"{what}: good reconstructions lie on the margin",
+        paper="yes",
+        ours=f"rank correlation {correlation:.2f}",
+        rule=f"rank correlation above 0, p < {CERTAIN}",
+        verdict=by_chance(p, correlation > 0),
+        by=f"p = {p:.2g}",
+    )
+
+
+def few(audit: Audit, what: str, paper: str, most: int) -> Claim:
+    """At most a handful."""
+    record = audit.record
+    return _if_trained(
+        audit, few_counts(what, paper, record.num_good, record.num_samples, record.num_good_unseen, most)
+    )
+
+
+def few_counts(what: str, paper: str, good: int, n: int, unseen: int, most: int) -> Claim:
+    return Claim(
+        claim=what,
+        paper=paper,
+        ours=f"{good} of {n} good, {unseen} on unseen",
+        rule=f"at most {most} good, ± {COUNT_MARGIN}",
+        verdict=judge(most - good, 0, COUNT_MARGIN),
+        by=f"{most - good:+d}",
+    )
+
+
+def compared(what: str, paper: str, larger: float, smaller: float, words: str, margin: float) -> Claim:
+    """The first number is to be larger; `words` has two places for the two."""
+    difference = larger - smaller
+    small = abs(larger) < 1.5
+    return Claim(
+        claim=what,
+        paper=paper,
+        ours=words.format(larger, smaller),
+        rule=f"a difference of {margin:.2f} or more" if small else f"a difference of {margin:.1f} or more",
+        verdict=judge(difference, 0, margin),
+        by=f"{difference:+.2f}" if small else f"{difference:+g}",
+    )
+
+
+def spread(*counts: tuple[float, int]) -> float:
+    """How far sums and differences of such counts, each (found, of so many), vary with the draw of the samples."""
+    return ERRORS * math.sqrt(sum(found * (1 - found / n) for found, n in counts))
+
+
+def mean_similarity(audit: Audit) -> float:
+    return float(audit.arrays["similarity"].mean())
+
+
+def harder(sizes: Sequence[int], good: Sequence[int]) -> Claim:
+    """The share of good ones falls with the number of samples."""
+    shares = [num / n for num, n in zip(good, sizes, strict=True)]
+    margin = ERRORS * math.sqrt(sum(s * (1 - s) / n for s, n in ((shares[0], sizes[0]), (shares[-1], sizes[-1]))))
+    falls = shares == sorted(shares, reverse=True)
+    verdict = judge(shares[0] - shares[-1], 0, margin)
+    return Claim(
+        claim="more samples are harder",
+        paper="yes",
+        ours="good: " + ", ".join(f"{share:.0%} of {n}" for share, n in zip(shares, sizes, strict=True)),
+        rule=f"a share that never rises and falls by {margin:.0%} or more",
+        verdict=verdict if falls or verdict == "differs" else "too close to call",
+        by=f"{shares[-1] - shares[0]:+.0%} from first to last",
+    )
