@@ -602,7 +602,8 @@ def on_command_line(specimen: Specimen, folder: Path) -> tuple[Answer, dict[str,
         how += ["--base", specimen.save_base(folder / "saved")]
     for name, (x, y) in (("train", specimen.private), ("unseen", specimen.unseen)):
         np.savez(folder / f"{name}.npz", x=x.numpy(), y=y.numpy())
-    code, printed, complaint = call("preflight", target, *how, "--json")
+    shape = "x".join(map(str, specimen.private[0].shape[1:]))  # without data, 64 columns could be a picture
+    code, printed, complaint = call("preflight", target, *how, "--input-shape", shape, "--json")
     before = json.loads(printed[printed.index("{") :]) if code in (0, 3) and "{" in printed else complaint
     given = ("--data", f"npz:{folder / 'train.npz'}", "--unseen", f"npz:{folder / 'unseen.npz'}")
     settings = ("--as-is", "--seeds", SEEDS, "--window", specimen.window, "--out", folder / "audit")
