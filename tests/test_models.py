@@ -25,13 +25,11 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def tuned_normed(models: Any) -> Any:
     """LayerNorm, of which the file tells by its tensors, fine-tuned."""
-    (x, y), unseen = models.pictures("faces", 20, Path())
-    torch.manual_seed(1)
-    base = nn.Sequential(nn.Flatten(), nn.Linear(625, 100), nn.LayerNorm(100), nn.ReLU(), nn.Linear(100, 1))
-    net = models.train(models.copy.deepcopy(base), (x, y), 100)
-    return models.Specimen(
-        *(net, (x, y), unseen, models.safetensors(net)), base=base, save_base=models.state_dict(base, "base.pt")
-    )
+    layers = (nn.Flatten(), nn.Linear(625, 100), nn.LayerNorm(100), nn.ReLU(), nn.Linear(100, 1))
+    base, private, unseen = models.pretrained(lambda: nn.Sequential(*layers), models.pictures("faces", 40, Path()))
+    net = models.train(models.copy.deepcopy(base), private, 100)
+    save, save_base = models.safetensors(net), models.state_dict(base, "base.pt")
+    return models.Specimen(net, private, unseen, save, base=base, save_base=save_base)
 
 
 def regression(models: Any) -> Any:
@@ -57,8 +55,5 @@ def test_both_give_the_same_answer(make: Callable[[Any], Any], verdict: str, mod
     found = models.measure(make(models))
     assert found["python"]["verdict"] == verdict, found["python"]["words"]
     assert found["agree"], found
-    before = found["preflight_command"]
-    assert (found["preflight"]["auto"], found["preflight"]["rank"]) == (
-        before["attacks"][0]["why"],
-        before["rank"],
-    )
+    own, other = found["preflight"], found["preflight_command"]
+    assert (own["auto"], own["rank"]) == (other["attacks"][0]["why"], other["rank"])

@@ -99,7 +99,7 @@ def test_of_a_net_that_was_split_the_layer_is_named_and_nothing_is_said_of_balan
     assert found.num_parameters == sum(value.numel() for value in model.parameters())
     assert found.notes[0].startswith("attacked is the dense layer 1; what follows it (GELU)")
     assert found.notes[0].endswith("another one can be named as the layer: 3, 5")
-    assert not any("balance" in note or "H22" in note for note in found.notes)
+    assert not any(word in note for word in ("balance", "same norm", "H22") for note in found.notes)
     assert any("without proofs" in note for note in found.notes)
     behind = preflight(model, layer="3")
     assert "what comes back is what enters it, 30 values for each sample" in behind.notes[0]

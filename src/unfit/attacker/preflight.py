@@ -233,8 +233,8 @@ def _on_room(mixtures: Mixtures) -> str:
 def _on_samples(mixtures: Mixtures) -> str:
     if mixtures.num_samples is not None:
         return (
-            f"rank {mixtures.num_samples}: as many training samples, if they are linearly independent and plain "
-            "gradient steps made it; a merged adapter can look the same"
+            f"rank {mixtures.num_samples}: as many training samples, if they are linearly independent, all "
+            "were new to the net, and plain gradient steps made it; a merged adapter can look the same"
         )
     if mixtures.span.ends:
         return (
@@ -273,7 +273,8 @@ def _on_seed(mixtures: Mixtures) -> str | None:
     if found is None:
         return None
     who = "`auto` looks for its seed" if found.is_early else "`unfit start` looks for its seed"
-    return f"the start may be found: {found.words}; {who}, {found.seconds():,.0f} s for all of them here"
+    seconds = f"{found.seconds():,.0f} s for all of them here"
+    return f"the start may be found: {found.words}; {who}, {seconds}; with it, the attack goes on as with a base"
 
 
 def _on_balance(layers: list[Layer]) -> str | None:
@@ -286,7 +287,7 @@ def _on_balance(layers: list[Layer]) -> str | None:
     strongest = max((layer.balance or 0.0 for layer in layers), default=0.0)
     chance = SURE / min((layer.shape[0] for layer in layers[:-1]), default=1) ** 0.5
     if strongest <= chance:
-        return "neurons are not balanced: no sign of training, as in a net just initialised"
+        return "neurons are not balanced: no sign of training, as in a net just initialised or trained briefly"
     if strongest < TRAINED:
         return f"neurons are weakly balanced ({strongest:.2f}): short training, or Adam"
     return f"neurons are balanced ({strongest:.2f}), as gradient steps leave them"
