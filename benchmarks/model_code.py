@@ -19,6 +19,10 @@ def perceptron(
     return nn.Sequential(*layers, nn.Linear(d, k))
 
 
+def digit_perceptron() -> nn.Module:
+    return perceptron(d=DIGIT, widths=(200,))
+
+
 def gelu() -> nn.Module:
     return perceptron(nn.GELU)
 

@@ -380,25 +380,28 @@ def lite_net(data: Path) -> Specimen:
 # Fine-tuned ---------------------------------------------------------------------------------------------------
 
 
-def tuned(data: Path, kind: type[torch.optim.Optimizer], **settings: float) -> Specimen:
-    base, private, unseen = pretrained(code.perceptron, pictures("cifar10", 80, data))
+def tuned(
+    sets: tuple[Pair, Pair], build: Callable[[], nn.Module], kind: type[torch.optim.Optimizer], **settings: float
+) -> Specimen:
+    base, private, unseen = pretrained(build, sets)
     net = train(copy.deepcopy(base), private, 200, kind, **settings)
     return Specimen(net, private, unseen, state_dict(net), base=base, save_base=state_dict(base, "base.pt"))
 
 
 @entry("fine-tuned by SGD, base known (`.pt`)")
 def tuned_sgd(data: Path) -> Specimen:
-    return tuned(data, torch.optim.SGD)
+    return tuned(pictures("cifar10", 80, data), code.perceptron, torch.optim.SGD)
 
 
 @entry("fine-tuned by Adam, base known (`.pt`)")
 def tuned_adam(data: Path) -> Specimen:
-    return tuned(data, torch.optim.Adam, lr=1e-4)
+    return tuned(pictures("mnist", 80, data), code.digit_perceptron, torch.optim.Adam, lr=1e-4)
 
 
 @entry("fine-tuned by AdamW, base known (`.pt`)")
 def tuned_adamw(data: Path) -> Specimen:
-    return tuned(data, torch.optim.AdamW, lr=1e-4, weight_decay=1e-2)
+    settings = {"lr": 1e-4, "weight_decay": 1e-2}
+    return tuned(pictures("mnist", 80, data), code.digit_perceptron, torch.optim.AdamW, **settings)
 
 
 class Adapted(nn.Module):
@@ -560,8 +563,8 @@ class Clock:
         words = (record["verdict"], record["reasons"][0], counts, record["attacker"])
         return Answer(*words, attack, *self.read())
 
-    def refused(self, words: str) -> Answer:
-        return Answer("refused", words, {}, None, None, *self.read())
+    def refused(self, words: str, code: int) -> Answer:
+        return Answer(f"refused, exit code {code}", words, {}, None, None, *self.read())
 
     def read(self) -> tuple[float, float]:
         return time.perf_counter() - self.began, time.process_time() - self.began_processor
@@ -577,7 +580,7 @@ def in_python(specimen: Specimen) -> Answer:
             policy=Policy(window=specimen.window),
         )
     except UnfitError as error:
-        return clock.refused(str(error))
+        return clock.refused(str(error), error.exit_code)
     return clock.answer(found.record.model_dump(mode="json"))
 
 
@@ -613,7 +616,7 @@ def on_command_line(specimen: Specimen, folder: Path) -> tuple[Answer, dict[str,
     code, printed, complaint = call("audit", target, *how, *given, *settings)
     if (saved := folder / "audit" / "audit.json").is_file():
         return clock.answer(json.loads(saved.read_text())), before
-    return clock.refused(complaint), before
+    return clock.refused(complaint, code), before
 
 
 def forecast(specimen: Specimen) -> dict[str, Any]:
@@ -654,7 +657,7 @@ def row(name: str, found: dict[str, Any]) -> str:
             f"{counts['num_recognisable']} of {n} recognisable ({counts['num_recognisable_unseen']} unseen), "
             f"{counts['num_proven']} exact"
         )
-    said = before.get("refused") or f"{before['auto']}; rank {before['rank']}"
+    said = before.get("refused", "").split(";")[0].split(". ")[0] or f"{before['auto']}; rank {before['rank']}"
     cells = [
         MODELS[name].about,
         said,
