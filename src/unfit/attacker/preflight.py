@@ -244,8 +244,8 @@ def _on_samples(mixtures: Mixtures) -> str:
     if mixtures.span.rank < 2:
         return "number of samples: not visible; the noise of the start hides everything"
     return (
-        f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise, and no more "
-        "samples than that can be unmixed"
+        f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise, so about as "
+        "many samples can be unmixed"
     )
 
 
