@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -121,6 +122,24 @@ def test_a_merged_adapter_is_not_taken_for_samples() -> None:
     assert (found.rank, found.estimated_num_samples) == (8, None)
     assert any(note.startswith("rank 8; an update of low rank such as a merged adapter") for note in found.notes)
     assert "as a merged adapter's is" in why(found, "peel")
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_a_few_classes_are_not_taken_for_an_adapter(k: int) -> None:
+    """The changes of a softmax's outputs sum to zero, so the last layer's is of rank k − 1."""
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 100, generator=random), torch.arange(20) % k
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, k))
+    start = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(50):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    found = preflight(model, start)
+    assert found.estimated_num_samples == 20
+    assert applying(found)["peel"]
 
 
 @pytest.mark.parametrize("scale", [None, 1e-4])
