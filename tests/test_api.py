@@ -144,6 +144,12 @@ def test_a_module_with_nan_is_refused() -> None:
         as_target(module)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torchscript_is_refused_by_name() -> None:
+    with pytest.raises(UnfitError, match="it is TorchScript, whose layers cannot be watched"):
+        as_target(torch.jit.script(sequential(nn.ReLU())))
+
+
 def test_an_input_shape_that_the_layers_do_not_tell_is_asked_for() -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 4 * 6, 1))
     with pytest.raises(UnfitError, match="pass one sample's shape as `input_shape`"):

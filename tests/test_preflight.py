@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -52,7 +53,12 @@ def test_a_face_detector_can_be_unmixed(face_run: Path) -> None:
     assert "a base" in why(found, "peel")
     assert found.rank == read_mixtures(target).span.rank > 10
     assert found.estimated_num_samples is None
-    assert "balanced" in found.notes[1]
+    assert any(note.startswith("neurons are balanced") for note in found.notes)
+    assert (
+        "p = 1,627,000 equations for n·d unknowns (H22, Sec. 3.2), more than unknowns up to n = 2,603"
+        in " ".join(found.notes)
+    )
+    assert any(note.endswith("up to about 250 samples can be proven") for note in found.notes)
     assert [layer.shape for layer in found.layers] == [(1000, 625), (1000, 1000), (1, 1000)]
 
 
@@ -78,6 +84,28 @@ def test_a_standard_start_hides_and_a_base_uncovers(standard_run: Path) -> None:
     assert any("plain gradient steps (GD, SGD, momentum)" in note for note in known.notes)
 
 
+def test_with_a_base_the_count_of_equations_is_exact(standard_run: Path) -> None:
+    target = load_target(standard_run)
+    notes = " ".join(preflight(target, load_base(standard_run, target)).notes)
+    assert "tell at most 300 samples apart" in notes
+    assert f"p/(d·n) = {target.architecture.num_parameters / (625 * 40):.2g}" in notes
+    assert "with a base" not in notes
+
+
+def test_of_a_net_that_was_split_the_layer_is_named_and_nothing_is_said_of_balance() -> None:
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(100, 30), nn.GELU(), nn.Linear(30, 20), nn.GELU(), nn.Linear(20, 1)
+    )
+    found = preflight(model)
+    assert found.num_parameters == sum(value.numel() for value in model.parameters())
+    assert found.notes[0].startswith("attacked is the dense layer 1; what follows it (GELU)")
+    assert found.notes[0].endswith("another one can be named as the layer: 3, 5")
+    assert not any(word in note for word in ("balance", "same norm", "H22") for note in found.notes)
+    assert any("without proofs" in note for note in found.notes)
+    behind = preflight(model, layer="3")
+    assert "what comes back is what enters it, 30 values for each sample" in behind.notes[0]
+
+
 def test_another_base_is_noticed(standard_run: Path) -> None:
     found = preflight(load_target(standard_run), untrained())
     assert not applying(found)["peel"]
@@ -94,6 +122,24 @@ def test_a_merged_adapter_is_not_taken_for_samples() -> None:
     assert (found.rank, found.estimated_num_samples) == (8, None)
     assert any(note.startswith("rank 8; an update of low rank such as a merged adapter") for note in found.notes)
     assert "as a merged adapter's is" in why(found, "peel")
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_a_few_classes_are_not_taken_for_an_adapter(k: int) -> None:
+    """The changes of a softmax's outputs sum to zero, so the last layer's is of rank k − 1."""
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(20, 100, generator=random), torch.arange(20) % k
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, k))
+    start = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(50):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    found = preflight(model, start)
+    assert found.estimated_num_samples == 20
+    assert applying(found)["peel"]
 
 
 @pytest.mark.parametrize("scale", [None, 1e-4])
@@ -174,7 +220,7 @@ def test_what_no_attack_covers_is_named_and_inconclusive(
     torch.save(module().state_dict(), tmp_path / "net.pt")
     code, printed, complaint = run("preflight", tmp_path / "net.pt")
     assert (code, complaint) == (3, "")
-    assert all(part in printed for part in ["nothing to attack", *says]), printed
+    assert all(part in printed for part in ["nothing to attack", "--model FILE.py:NAME", *says]), printed
     found = preflight_file(tmp_path / "net.pt")
     assert not any(applying(found).values())
 

@@ -72,13 +72,13 @@ class Mixtures:
         """Whether a later layer's change is of a rank below the number of samples: a merged update of low rank.
 
         Inputs stay as they are. What later layers see changes with each step, so plain steps add ever new ranks,
-        as many as there are neurons; one less in the last layer, where the rows of a softmax's change sum to zero.
+        up to the size of the layer, less one where a softmax makes the changes of all outputs sum to zero.
         """
         if self.start is None:
             return False
-        changes = (after - before for (after, _), (before, _) in zip(self.later, self.start[1:], strict=True))
-        alive = (live(live(change).T) for change in changes)
-        return any(0 < visible_rank(change) < min(num, min(change.shape) - 1) for change in alive)
+        pairs = zip(self.later, self.start[1:], strict=True)
+        changes = (live(live(after - before).T) for (after, _), (before, _) in pairs)
+        return any(0 < visible_rank(change) < min(num, min(change.shape) - 1) for change in changes)
 
     def facts(self) -> dict[str, Any]:
         """The target's hash and what its spectrum says; every attack records them."""

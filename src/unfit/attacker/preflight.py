@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from unfit.attacker.attacks import ATTACKS
+from unfit.attacker.attacks.peel import PROVABLE
 from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import forecast
+from unfit.base.errors import listed
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.target import NotPlainError, Target, Weights
@@ -74,15 +76,18 @@ def preflight(
     target = as_target(model, input_shape, layer=layer)
     mixtures, layers = read_mixtures(target, as_base(base, target)), _layers(target)
     notes = [
+        _on_layer(target),
         _on_samples(mixtures),
+        _on_room(mixtures),
         _on_start(mixtures),
+        _on_base(mixtures),
+        _on_seed(mixtures),
         _on_balance(layers),
         _on_optimiser(mixtures),
-        _on_seed(mixtures),
     ]
     return Preflight(
         str(target.architecture),
-        target.architecture.num_parameters,
+        _num_parameters(target),
         [kind().outlook(mixtures) for kind in ATTACKS],
         [note for note in notes if note],
         layers,
@@ -107,10 +112,12 @@ def not_covered(found: Weights) -> Preflight:
     kinds = _strange_kinds(found)
     why = "not covered: " + (", ".join(kinds) or "dense layers that do not chain")
     notes = [f"{kind} ({_some(names)}): {REASONS[kind]}" for kind, names in kinds.items()]
-    if "convolution" in kinds:
-        notes.append("one convolution before dense layers is covered if a JSON file beside it describes the net")
     if not kinds:
         notes = ["the dense layers do not chain: there are branches or skips, or their names have another order"]
+    notes.append(
+        "tensors alone do not say how they are connected. With the net's own code (`--model FILE.py:NAME`, or the "
+        "module in Python) it is split at its first dense layer that sees each sample once, if it has one"
+    )
     attacks = [Outlook(kind.title, False, why) for kind in ATTACKS]
     num = sum(value.numel() for value in found.values())
     return Preflight(None, num, attacks, notes, [], [], None, None, None)
@@ -184,11 +191,50 @@ def _correlation(a: Tensor, b: Tensor) -> float | None:
     return float(a @ b) / size if size > 0 else None
 
 
+def _num_parameters(target: Target) -> int:
+    """Of the whole model, not of its attacked part alone."""
+    if target.whole is None:
+        return target.architecture.num_parameters
+    return sum(value.numel() for value in target.whole.module.parameters())
+
+
+def _on_layer(target: Target) -> str | None:
+    """Which layer of a model that was split is attacked, and what that means for what comes back."""
+    if target.whole is None:
+        return None
+    whole, tail = target.whole, target.architecture.tail
+    names = [name for name, leaf in whole.module.named_modules() if isinstance(leaf, nn.Linear)]
+    others = [name for name in names if name != whole.layer]
+    words = [f"attacked is the dense layer {whole.layer}"]
+    if whole.has_prefix:
+        words.append(f"what comes back is what enters it, {math.prod(whole.feature_shape)} values for each sample")
+    if tail is not None:
+        words.append(
+            f"what follows it ({tail}) is no obstacle to unmix, but to kkt, which needs dense layers and ReLUs"
+        )
+    if others:
+        words.append(f"another one can be named as the layer: {listed(others)}")
+    return "; ".join(words)
+
+
+def _on_room(mixtures: Mixtures) -> str:
+    """How many samples can be told apart at all: by the layer's directions, and by H22's count of equations."""
+    (w, d), architecture = mixtures.weight.shape, mixtures.target.architecture
+    words = f"room: unmix and peel tell at most {min(w, d)} samples apart: one a direction, {w}×{d} weights"
+    if architecture.tail is not None:
+        return words
+    p, size = architecture.num_parameters, math.prod(architecture.input_shape)
+    words += f"; kkt has p = {p:,} equations for n·d unknowns (H22, Sec. 3.2)"
+    if mixtures.num_samples is None:
+        return f"{words}, more than unknowns up to n = {p // size:,}"
+    return f"{words}: p/(d·n) = {p / (size * mixtures.num_samples):.2g}"
+
+
 def _on_samples(mixtures: Mixtures) -> str:
     if mixtures.num_samples is not None:
         return (
-            f"rank {mixtures.num_samples}: as many training samples, if they are linearly independent and plain "
-            "gradient steps made it; a merged adapter can look the same"
+            f"rank {mixtures.num_samples}: as many training samples, if they are linearly independent, all "
+            "were new to the net, and plain gradient steps made it; a merged adapter can look the same"
         )
     if mixtures.span.ends:
         return (
@@ -197,7 +243,10 @@ def _on_samples(mixtures: Mixtures) -> str:
         )
     if mixtures.span.rank < 2:
         return "number of samples: not visible; the noise of the start hides everything"
-    return f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise"
+    return (
+        f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise, so about as "
+        "many samples can be unmixed"
+    )
 
 
 def _on_start(mixtures: Mixtures) -> str | None:
@@ -208,24 +257,37 @@ def _on_start(mixtures: Mixtures) -> str | None:
     return "the noise is that of PyTorch's standard start, and hides most samples; a base would uncover them"
 
 
+def _on_base(mixtures: Mixtures) -> str | None:
+    """What knowing the weights that training started from would change."""
+    if mixtures.start is not None:
+        return None
+    words = "with a base the change alone is attacked: after plain gradient steps, one direction for each sample"
+    if mixtures.conv is not None or mixtures.bias is None or not mixtures.relu:
+        return f"{words}, though without proofs, which need a dense layer with a bias and a ReLU behind it"
+    return f"{words}, and up to about {int(PROVABLE * len(mixtures.weight))} samples can be proven"
+
+
 def _on_seed(mixtures: Mixtures) -> str | None:
     """Whether the start can be looked for, and how long that takes."""
     found = forecast(mixtures.target) if mixtures.start is None else None
     if found is None:
         return None
     who = "`auto` looks for its seed" if found.is_early else "`unfit start` looks for its seed"
-    return f"the start may be found: {found.words}; {who}, {found.seconds():,.0f} s for all of them here"
+    seconds = f"{found.seconds():,.0f} s for all of them here"
+    return f"the start may be found: {found.words}; {who}, {seconds}; with it, the attack goes on as with a base"
 
 
-def _on_balance(layers: list[Layer]) -> str:
+def _on_balance(layers: list[Layer]) -> str | None:
     """Gradient flow keeps ‖w_in‖² − ‖w_out‖² of each neuron, so training moves both together."""
+    if len(layers) < 2:
+        return None  # what follows is not known as weights
     norms = torch.tensor([layer.norm for layer in layers])
-    if len(layers) > 1 and float(norms.max()) <= (1 + EQUAL) * float(norms.min()):
+    if float(norms.max()) <= (1 + EQUAL) * float(norms.min()):
         return "all layers have the same norm, as weight decay or endless training leaves them: the start is gone"
     strongest = max((layer.balance or 0.0 for layer in layers), default=0.0)
     chance = SURE / min((layer.shape[0] for layer in layers[:-1]), default=1) ** 0.5
     if strongest <= chance:
-        return "neurons are not balanced: no sign of training, as in a net just initialised"
+        return "neurons are not balanced: no sign of training, as in a net just initialised or trained briefly"
     if strongest < TRAINED:
         return f"neurons are weakly balanced ({strongest:.2f}): short training, or Adam"
     return f"neurons are balanced ({strongest:.2f}), as gradient steps leave them"

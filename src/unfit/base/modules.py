@@ -141,6 +141,8 @@ def load_into(module: nn.Module, weights: dict[str, Tensor], path: str) -> None:
 
 
 def _broken(module: nn.Module) -> list[str]:
+    if isinstance(module, torch.jit.ScriptModule):
+        return ["it is TorchScript, whose layers cannot be watched; load its state_dict() into the module itself"]
     if num := [name for name, value in module.named_parameters() if is_lazy(value)]:
         return [f"{name} has no values yet: run the model once" for name in num]
     if (total := sum(value.numel() for value in module.parameters())) > MAX_PARAMETERS:
