@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unfit.base.errors import UnfitError, UsageError
+from unfit.base.files import write_tensors
 from unfit.base.pictures import embedded, stretch, tiles
 
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
@@ -106,11 +106,8 @@ def share_out(asked: int | None, default: int, classes: int) -> int:
 def save_candidates(candidates: Candidates, path: Path) -> None:
     """One safetensors file: the tensors, and the rest as JSON in its header."""
     about = {"origins": candidates.origins, "attack": candidates.attack, "facts": candidates.facts}
-    tensors = {name: getattr(candidates, name).contiguous() for name in TENSORS}
-    try:
-        save_file(tensors, path, metadata={"unfit": json.dumps(about, allow_nan=False)})
-    except SafetensorError as error:  # a full disk, for one
-        raise OSError(str(error)) from error
+    tensors = {name: getattr(candidates, name) for name in TENSORS}
+    write_tensors(path, tensors, {"unfit": json.dumps(about, allow_nan=False)})
 
 
 def load_candidates(path: Path) -> Candidates:

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from unfit.auditor.samples import ONE_CLASS, Array, Ints, Part, Source
-from unfit.base.errors import UnfitError, UsageError, listed, needs, unknown
+from unfit.base.errors import UnfitError, UsageError, clean, listed, needs, unknown
 
 MAX_SOURCE = 8 * 2**30  # bytes; a header can claim any size, so this is checked before memory is allocated
 MOST_WHOLE = 2**53  # floats up to this can be told from their neighbours as whole numbers
@@ -69,7 +69,7 @@ def read_source(name: str, classes: str | None = None, resize: Size | None = Non
         raise unknown("data source", name, _FORMS.values())
     if classes is None:
         classes = "split" if split else "all"
-    names, table = _chosen(classes, train.class_names, split)
+    names, table = _chosen(classes, tuple(map(clean, train.class_names)), split)
     train = replace(train, labels=table[train.labels], class_names=names)
     return Source(name, classes, train, test and replace(test, labels=table[test.labels], class_names=names))
 

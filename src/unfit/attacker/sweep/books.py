@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
@@ -26,6 +25,7 @@ from unfit.attacker.sweep.tpe import propose
 from unfit.attacker.sweep.trials import Ended, Plan, draw, file_of
 from unfit.base.errors import UnfitError, listed
 from unfit.base.files import Strict, new_folder, read_as, write_json
+from unfit.base.reservation import is_free, remove_dead
 
 AGAIN = "run the same sweep again to go on"
 Line = TypeVar("Line", bound=Strict)
@@ -95,7 +95,7 @@ def read_status(folder: str | Path) -> Status:
     folder = Path(folder)
     read_plan(folder)
     with (folder / "sweep.json").open() as file:
-        at_work = not _lock(file)
+        at_work = not is_free(file.fileno())
     begun, ended = _read_lines(folder / "begun.jsonl", Begun), read_ended(folder)
     running = {trial.number for trial in begun} - {trial.number for trial in ended}
     asked = begun[-1].num_trials if begun else 0
@@ -175,27 +175,16 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _locked(folder: Path) -> Iterator[None]:
     """One process at a time; the system lifts the lock however that one ends."""
     with (folder / "sweep.json").open() as file:
-        if not _lock(file):
+        if not is_free(file.fileno()):
             raise UnfitError(f"another process is sweeping into {folder}: wait for it, or choose another folder")
         yield
-
-
-def _lock(file: IO[str]) -> bool:
-    import fcntl  # not on Windows: there everything but sweeps works
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _remove_remains(folder: Path) -> None:
     """What a kill or a full disk left unfinished: the last line of a list, a file in the making."""
     for path in folder.glob("*.jsonl"):
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    for partial in (folder / "trials").glob(".*"):
-        shutil.rmtree(partial)
+    remove_dead(folder / "trials")
 
 
 @contextmanager
