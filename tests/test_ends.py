@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import stat
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 
 import numpy as np
 import pytest
@@ -218,3 +220,72 @@ def test_errors_reach_the_terminal_clean(run: Run, tmp_path: Path) -> None:
     assert code == 2
     assert "\x1b" not in error
     assert r"a\x1b[31m\x07b" in one_line(error)
+
+
+# Signals -----------------------------------------------------------------------------------------------------
+
+MOST_SECONDS = 4  # two, on a machine that does nothing else
+
+STUCK = """
+import numpy as np
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from unfit.base.ends import ending
+from unfit.base.files import new_folder
+with ending(), new_folder(Path({out!r}), False, ("x",)) as folder:
+    (folder / "x").write_text("private")
+    print(flush=True)
+    while True:
+        np.linalg.svd(np.ones((3000, 3000)))  # seconds in which Python itself hears no signal
+"""
+
+
+def begun(command: list[str], ready: Callable[[], bool]) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not ready():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def ended(process: subprocess.Popen[str], signal: int) -> tuple[str, float]:
+    """Signal the whole group, as a terminal does: its last words, and the seconds it took."""
+    began = time.monotonic()
+    os.killpg(process.pid, signal)
+    error = process.communicate(timeout=60)[1]
+    return one_line(error), time.monotonic() - began
+
+
+@pytest.mark.parametrize(("sent", "word", "code"), [(SIGINT, "interrupted", 130), (SIGTERM, "terminated", 143)])
+def test_a_signal_ends_even_long_computations_within_two_seconds(
+    tmp_path: Path, sent: int, word: str, code: int
+) -> None:
+    out = tmp_path / "out"
+    process = begun([sys.executable, "-c", STUCK.format(out=str(out))], (tmp_path / ".out-unfit/new/out/x").exists)
+    time.sleep(0.5)
+    words, seconds = ended(process, sent)
+    assert process.returncode == code
+    assert words.startswith(f"unfit: {word}; ")
+    assert seconds < MOST_SECONDS
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_sweep_says_what_is_kept_and_its_workers_are_silent(run: Run, tmp_path: Path) -> None:
+    run(*FIT, "--out", tmp_path / "run")
+    command = [sys.executable, "-m", "unfit", "sweep", str(tmp_path / "run"), "--trials", "100", "--workers", "2"]
+    process = begun([*command, "--out", str(tmp_path / "s")], (tmp_path / "s" / "begun.jsonl").exists)
+    words, seconds = ended(process, SIGINT)  # while the workers load PyTorch
+    assert process.returncode == 130
+    assert re.fullmatch(r"unfit: interrupted; \d+ of 100 trials are done and kept, run the same .*\n", words)
+    assert seconds < MOST_SECONDS
+
+
+def test_a_command_can_be_interrupted_while_it_loads(tmp_path: Path) -> None:
+    process = begun([sys.executable, "-m", "unfit", "formats"], lambda: True)
+    time.sleep(0.5)
+    _, seconds = ended(process, SIGTERM)
+    assert process.returncode == 143
+    assert seconds < MOST_SECONDS

@@ -264,7 +264,8 @@ def test_killed_between_the_writing_of_file_and_lines(tiny: Target, tmp_path: Pa
         first.unlink()
     if lost == "begun":
         os.truncate(folder / "begun.jsonl", 20)
-    (folder / "trials" / ".00001.safetensors-x").mkdir()
+    (folder / "trials" / ".00001.safetensors-unfit" / "new").mkdir(parents=True)
+    (folder / "trials" / ".00001.safetensors-unfit" / "owner").write_text("process 1")
     written = first.stat().st_mtime_ns if first.exists() else None
     status = sweep(tiny, 2, folder, QUICK, workers=1)
     assert written in (None, first.stat().st_mtime_ns)  # what is done is not run again

@@ -191,9 +191,14 @@ def _remove_remains(folder: Path) -> None:
 def _keeping(books: Books) -> Iterator[None]:
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise type(error)(_kept(books)) from error
     except (UnfitError, OSError, BrokenProcessPool) as error:
-        kept = f"{len(books.ended)} of {books.num_trials} trials are done and kept, {AGAIN}"
-        raise UnfitError(f"{_reason(error, books.folder)}; {kept}") from error
+        raise UnfitError(f"{_reason(error, books.folder)}; {_kept(books)}") from error
+
+
+def _kept(books: Books) -> str:
+    return f"{len(books.ended)} of {books.num_trials} trials are done and kept, {AGAIN}"
 
 
 def _reason(error: Exception, folder: Path) -> str:
