@@ -547,7 +547,7 @@ def audit(
     ] = False,
     redacted: Annotated[
         bool | None,
-        typer.Option("--redact/--no-redact", help="Blur pictures, hash indices; default: unless on a terminal."),
+        typer.Option("--redact/--no-redact", help="Show no picture and nobody; default: unless on a terminal."),
     ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="Also write the verdict as JUnit XML.")
