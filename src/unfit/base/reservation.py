@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from unfit.base.errors import UnfitError
 
@@ -55,6 +56,12 @@ def abandon() -> None:
     for place, path in list(_open.items()):
         with suppress(OSError):
             _release(place, path)
+
+
+def opened(path: Path, flags: int) -> IO[bytes]:
+    """A file of this user alone, which is not reached through a link."""
+    mode = "ab" if flags & os.O_APPEND else "r+b"
+    return open(os.open(path, flags | NO_LINKS, PRIVATE_FILE), mode)
 
 
 def is_free(lock: int) -> bool:

@@ -25,9 +25,10 @@ from unfit.attacker.sweep.tpe import propose
 from unfit.attacker.sweep.trials import Ended, Plan, draw, file_of
 from unfit.base.errors import UnfitError, listed
 from unfit.base.files import Strict, new_folder, read_as, write_json
-from unfit.base.reservation import is_free, remove_dead
+from unfit.base.reservation import is_free, opened, remove_dead
 
 AGAIN = "run the same sweep again to go on"
+LISTS = ("begun.jsonl", "trials.jsonl")
 Line = TypeVar("Line", bound=Strict)
 
 
@@ -151,12 +152,14 @@ def open_books(folder: Path, plan: Plan, num_trials: int) -> Iterator[Books]:
 
 
 def _open_folder(folder: Path, plan: Plan) -> None:
-    """Make a folder that holds the plan; an existing one must hold the same plan."""
+    """Make a folder that holds the plan; an existing one must hold the same plan, and no links to elsewhere."""
     if not folder.exists():
         with new_folder(folder, False, ()) as partial:
             (partial / "trials").mkdir()
             write_json(partial / "sweep.json", plan.model_dump(mode="json"))
         return
+    if links := [folder / name for name in (*LISTS, "sweep.json", "trials") if (folder / name).is_symlink()]:
+        raise UnfitError(f"{links[0]} is a link, and what is written here must stay here: choose another folder")
     old, new = (_flat(each.model_dump(mode="json")) for each in (read_plan(folder), plan))
     names = [name for name in old | new if old.get(name) != new.get(name)]
     if differ := [f"{name} ({old.get(name)} there, {new.get(name)} here)" for name in names]:
@@ -182,8 +185,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _remove_remains(folder: Path) -> None:
     """What a kill or a full disk left unfinished: the last line of a list, a file in the making."""
-    for path in folder.glob("*.jsonl"):
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    for path in filter(Path.exists, (folder / name for name in LISTS)):
+        with opened(path, os.O_RDWR) as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
     remove_dead(folder / "trials")
 
 
@@ -255,5 +259,5 @@ class Books:
                 self.notes.append(f"no longer logged: {error}; the next start logs what is missing")
 
     def _append(self, name: str, line: Strict) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(line.model_dump_json() + "\n")
+        with opened(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+            file.write(line.model_dump_json().encode() + b"\n")
