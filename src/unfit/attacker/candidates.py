@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unfit.base.errors import UnfitError, UsageError
-from unfit.base.files import write_tensors
+from unfit.base.files import check_regular, write_tensors
 from unfit.base.pictures import embedded, stretch, tiles
 
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
@@ -111,6 +111,7 @@ def save_candidates(candidates: Candidates, path: Path) -> None:
 
 
 def load_candidates(path: Path) -> Candidates:
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["unfit"])

@@ -32,7 +32,7 @@ from unfit.auditor.report.page import page
 from unfit.auditor.request import Policy
 from unfit.auditor.verdict import EXIT_CODES
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
-from unfit.base.files import as_json, new_file, read_as, read_json, write_json, write_tensors
+from unfit.base.files import as_json, check_regular, new_file, read_as, read_json, write_json, write_tensors
 from unfit.base.modules import Estimator
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
@@ -91,6 +91,7 @@ def _written(text: str, path: str | Path | None) -> str:
 
 
 def load_audit(folder: Path) -> Audit:
+    check_regular(folder / "arrays.safetensors")
     try:
         return Audit(load_record(folder), load_file(folder / "arrays.safetensors"))
     except (SafetensorError, OSError) as error:

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unfit.base.errors import UnfitError, explained
 from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER, reserved
 
+MAX_JSON = 256 * 2**20  # bytes: an audit of half a million samples
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -204,8 +206,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
         raise OSError(str(error)) from error
 
 
+def check_regular(path: Path) -> None:
+    """A pipe or a device would never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UnfitError(f"{path} is not a regular file")
+
+
 def parse_json(path: Path) -> Any:
+    check_regular(path)
     try:
+        if path.stat().st_size > MAX_JSON:
+            raise UnfitError(f"{path}: more than {MAX_JSON >> 20} MiB are not a file of this kind")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnfitError(f"cannot read {path}: {error.strerror}") from error

@@ -24,7 +24,7 @@ from unfit.attacker.method import Value, Values
 from unfit.attacker.sweep.tpe import propose
 from unfit.attacker.sweep.trials import Ended, Plan, draw, file_of
 from unfit.base.errors import UnfitError, listed
-from unfit.base.files import Strict, new_folder, read_as, write_json
+from unfit.base.files import Strict, check_regular, new_folder, read_as, write_json
 from unfit.base.reservation import is_free, opened, remove_dead
 
 AGAIN = "run the same sweep again to go on"
@@ -105,6 +105,7 @@ def read_status(folder: str | Path) -> Status:
 
 def _read_lines(path: Path, kind: type[Line]) -> list[Line]:
     """What follows the last line break is being written, or was cut short."""
+    check_regular(path)
     found = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else [], 1):
         try:
@@ -117,6 +118,7 @@ def _read_lines(path: Path, kind: type[Line]) -> list[Line]:
 def _read_file(folder: Path, number: int) -> Ended | None:
     """What the file of a trial's candidates says about the trial; None without a file."""
     path = file_of(folder, number)
+    check_regular(path)
     if not path.exists():
         return None
     try:
