@@ -40,7 +40,7 @@ from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
 from unfit.auditor.split import SPLIT_FILES, write_split
 from unfit.base.ends import complain, end, ending
-from unfit.base.errors import UnfitError, UsageError, explained, unknown
+from unfit.base.errors import UnfitError, UsageError, clean_lines, explained, unknown
 from unfit.base.files import as_json as json_text
 from unfit.base.files import kept, new_file, new_folder
 from unfit.base.formats import format_table
@@ -58,7 +58,10 @@ A_DAY = 24 * 3600.0
 
 
 class _Printer(Console):
-    """Rich would end the process with exit code 1, which here means a leak."""
+    """Names in files may be anything; and Rich would end the process with exit code 1, which here is a leak."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(clean_lines(each) if isinstance(each, str) else each for each in objects), **options)
 
     def on_broken_pipe(self) -> None:
         raise

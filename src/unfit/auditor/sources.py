@@ -22,6 +22,7 @@ import math
 import os
 import re
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -165,7 +166,7 @@ def _circle() -> _Parts:
 _DAMAGED = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, SyntaxError, RuntimeError),
     *(MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning, csv.Error),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning, csv.Error, tokenize.TokenError),
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from unfit.base.errors import UnfitError, clean
+from unfit.base.errors import UnfitError, clean, clean_lines
 from unfit.base.reservation import abandon
 
 DEBUG = "UNFIT_DEBUG"  # set to anything, tracebacks are printed
@@ -97,8 +97,7 @@ def end(message: str, code: int) -> NoReturn:
 
 def complain(message: str) -> None:
     """Lines of a list stay lines; nothing else in a message, such as a file's name, moves the cursor."""
-    lines = "\n".join(map(clean, message.split("\n")))
-    print(f"unfit: {lines}", file=sys.stderr)
+    print(f"unfit: {clean_lines(message)}", file=sys.stderr)
 
 
 def _unforeseen(error: Exception) -> str:

@@ -56,6 +56,11 @@ def clean(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def clean_lines(text: str) -> str:
+    """The same where lines are meant."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
 def explained(error: ValidationError) -> str:
     """Everything that is wrong with a record, in one line."""
     problems = []
