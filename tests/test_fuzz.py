@@ -1,4 +1,4 @@
-"""A little of `make fuzz`: mutated files of every kind end in an answer or in one error; names in them are clean."""
+"""A little of `make fuzz`: mutated files of every kind are read or refused; names in them are clean."""
 
 from __future__ import annotations
 
