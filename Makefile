@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
+COUNT ?= 1000
 
-.PHONY: demo test lint zoo bench reproduction schema
+.PHONY: demo test lint zoo fuzz bench reproduction schema
 
 demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -19,6 +20,9 @@ lint: $(READY)
 
 zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo DATA=folder with CIFAR-10 and MNIST
 	$(BIN)/python benchmarks/zoo.py "$(DATA)"
+
+fuzz: $(READY)  ## mutated files of every kind: an answer or one error; make fuzz COUNT=100000
+	$(BIN)/python benchmarks/fuzz.py --count $(COUNT)
 
 bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
 	$(BIN)/python benchmarks/results.py "$(DATA)"

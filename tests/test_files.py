@@ -85,16 +85,16 @@ def test_relative_paths_are_relative_to_where_the_work_began(tmp_path, writing, 
 
 
 @both
-def test_an_output_has_the_permissions_that_the_user_asks_for(tmp_path, writing):
-    umask = 0o027  # no usual one, so that no fixed permissions pass
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+def test_an_output_is_for_the_eyes_of_its_user_alone(tmp_path, writing, umask):
     before = os.umask(umask)
     try:
         with writing(tmp_path / "out"):
             pass
     finally:
         os.umask(before)
-    usual = 0o777 if writing is folder_filled else 0o666
-    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == usual & ~umask
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == ({True: 0o700, False: 0o600} if writing is folder_filled else {False: 0o600})
 
 
 @both
@@ -160,10 +160,120 @@ def test_force_replaces_an_empty_folder_and_half_of_an_output(tmp_path):
     (tmp_path / "out").mkdir()
     with folder_filled(tmp_path / "out", True):
         pass
-    (tmp_path / "out" / HOLDS[0]).unlink()
+    (tmp_path / "out" / HOLDS[1]).unlink()
     with folder_filled(tmp_path / "out", True):
         pass
     assert tree(tmp_path) == NEW[folder_filled]
+
+
+def test_force_does_not_replace_a_folder_that_only_has_such_a_name_in_it(tmp_path):
+    """Somebody's own `index.html` is not an audit: the file that it is known by is missing."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / HOLDS[1]).write_text("mine")
+    with pytest.raises(UnfitError, match=f"has no '{HOLDS[0]}'"), folder_filled(tmp_path / "out", True):
+        pytest.fail("work has begun")
+    assert (tmp_path / "out" / HOLDS[1]).read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_force_replaces_kinds_not_only_names(tmp_path, kind):
+    old(folder_filled, tmp_path / "out")
+    path = tmp_path / "out" / HOLDS[1]
+    path.unlink()
+    (tmp_path / "mine").write_text("mine")
+    if kind == "folder":
+        path.mkdir()
+        (path / "main.py").write_text("mine")
+    elif kind == "link":
+        path.symlink_to(tmp_path / "mine")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(UnfitError, match=f"contains '{HOLDS[1]}'"), folder_filled(tmp_path / "out", True):
+        pytest.fail("work has begun")
+    assert os.path.lexists(path)
+
+
+def test_force_looks_into_folders_of_an_output(tmp_path):
+    holds = {"run": HOLDS}
+    with new_folder(tmp_path / "out", False, holds) as partial:
+        (partial / "run").mkdir()
+        fill(partial / "run", "old")
+    with new_folder(tmp_path / "out", True, holds) as partial:
+        (partial / "run").mkdir()
+        fill(partial / "run", "new")
+    (tmp_path / "out" / "run" / "main.py").write_text("mine")
+    with pytest.raises(UnfitError, match=r"contains 'run/main\.py'"), new_folder(tmp_path / "out", True, holds):
+        pytest.fail("work has begun")
+    assert (tmp_path / "out" / "run" / "main.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("force", [True, False])
+@both
+def test_links_are_not_replaced(tmp_path, writing, force):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    with pytest.raises(UnfitError, match="is a link" if force else "exists"), writing(tmp_path / "out", force):
+        pytest.fail("work has begun")
+    assert (tmp_path / "out").is_symlink()
+
+
+# What comes while it is written ----------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("kind", ["file", "folder", "empty folder", "link"])
+def test_what_appears_meanwhile_is_left_and_the_work_is_kept_beside_it(tmp_path, writing, force, kind):
+    out = tmp_path / "out"
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(UnfitError, match=r"out has appeared .* kept in .*out-2"), writing(out, force):  # noqa: PT012
+        if kind == "file":
+            out.write_text("mine")
+        elif kind == "link":
+            out.symlink_to(tmp_path / "elsewhere")
+        else:
+            out.mkdir()
+            if kind == "folder":
+                (out / "thesis.tex").write_text("mine")
+        if force and kind == "empty folder" and writing is folder_filled:
+            (out / "thesis.tex").write_text("mine")  # an empty one may be replaced
+        before = tree(out) if out.is_dir() else None
+    assert tree(out) == before if before is not None else out.read_text() == "mine"
+    assert tree(tmp_path)["out-2" if writing is file_written else "out-2/a.json"] == "new"
+    assert not [name for name in tree(tmp_path) if name.startswith(".")]
+
+
+@both
+def test_what_is_changed_meanwhile_is_not_replaced(tmp_path, writing):
+    old(writing, tmp_path / "out")
+    changed = tmp_path / "out" if writing is file_written else tmp_path / "out" / "thesis.tex"
+    with pytest.raises(UnfitError, match="kept in"), writing(tmp_path / "out", True):
+        changed.write_text("mine, changed")
+    assert changed.read_text() == "mine, changed"
+    assert "new" in tree(tmp_path).values()
+
+
+@both
+@pytest.mark.parametrize("force", [True, False])
+def test_of_two_on_one_output_the_second_is_refused_at_the_start(tmp_path, writing, force):
+    words = rf"process {os.getpid()} is writing .*out too: wait until it ends"
+    with writing(tmp_path / "out"), pytest.raises(UnfitError, match=words), writing(tmp_path / "out", force):
+        pytest.fail("work has begun")
+    assert tree(tmp_path) == NEW[writing]
+
+
+def test_a_hidden_folder_that_is_somebody_elses_is_not_used(tmp_path):
+    for name, content in ((".a-unfit", "thesis.tex"), (".b-unfit", None)):
+        (tmp_path / "theirs").mkdir(exist_ok=True)
+        if content:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / content).write_text("mine")
+        else:
+            (tmp_path / name).symlink_to(tmp_path / "theirs")
+        with pytest.raises(UnfitError, match="is in the way"), new_file(tmp_path / name[1], False):
+            pytest.fail("work has begun")
+    assert (tmp_path / ".a-unfit" / "thesis.tex").read_text() == "mine"
+    assert not list((tmp_path / "theirs").iterdir())
 
 
 @pytest.mark.parametrize("force", [True, False])
@@ -252,9 +362,9 @@ def test_a_process_killed_while_it_writes_leaves_the_old_output(tmp_path, writin
     left = tree(tmp_path)
     assert {name: left[name] for name in before} == before
     assert all(name in before or name.startswith(".out-") for name in left)  # what was begun, under another name
-    with writing(tmp_path / "out", True):  # and it is in nobody's way
+    with writing(tmp_path / "out", True):  # the next one removes it
         pass
-    assert {name: tree(tmp_path)[name] for name in before} == NEW[writing]
+    assert tree(tmp_path) == NEW[writing]
 
 
 @both
@@ -278,6 +388,9 @@ def test_a_process_killed_before_any_of_its_last_moves_leaves_the_old_output_or_
             assert seen in whole, f"killed before change {changes}"
         else:
             assert texts.count("old") == texts.count("new") == num_files, f"killed before change {changes}"
+            with pytest.raises(UnfitError, match="exists already"), writing(place / "out"):
+                pass
+            assert tree(place) == whole[0]  # what was moved aside has come back
     assert (codes[0], codes[-1]) == (-signal.SIGKILL, 0)
     assert tree(place) == NEW[writing]
 

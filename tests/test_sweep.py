@@ -264,7 +264,8 @@ def test_killed_between_the_writing_of_file_and_lines(tiny: Target, tmp_path: Pa
         first.unlink()
     if lost == "begun":
         os.truncate(folder / "begun.jsonl", 20)
-    (folder / "trials" / ".00001.safetensors-x").mkdir()
+    (folder / "trials" / ".00001.safetensors-unfit" / "new").mkdir(parents=True)
+    (folder / "trials" / ".00001.safetensors-unfit" / "owner").write_text("process 1")
     written = first.stat().st_mtime_ns if first.exists() else None
     status = sweep(tiny, 2, folder, QUICK, workers=1)
     assert written in (None, first.stat().st_mtime_ns)  # what is done is not run again
@@ -548,3 +549,33 @@ def test_a_full_disk_keeps_what_is_done(tiny: Target, tmp_path: Path) -> None:
         assert before.items() <= tensors(folder).items()
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("name", ["trials.jsonl", "begun.jsonl", "sweep.json", "trials"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_links_in_the_folder_are_never_followed(
+    whole: Path, tiny: Target, tmp_path: Path, name: str, dangling: bool
+) -> None:
+    folder, mine = tmp_path / "sweep", tmp_path / "mine"
+    shutil.copytree(whole, folder)
+    (folder / name).rename(mine)
+    before = {path: path.read_bytes() for path in mine.rglob("*")} if mine.is_dir() else mine.read_bytes()
+    (folder / name).symlink_to(tmp_path / "nothing" if dangling else mine)
+    with pytest.raises(UnfitError, match=f"{name} is a link"):
+        sweep(tiny, 100, folder, QUICK, workers=1)
+    after = {path: path.read_bytes() for path in mine.rglob("*")} if mine.is_dir() else mine.read_bytes()
+    assert after == before
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_link_that_comes_later_is_not_followed_either(tiny: Target, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    words = "Too many levels of symbolic links"
+    with pytest.raises(UnfitError, match=words), open_books(tmp_path / "sweep", plan_of(tiny), 1) as books:  # noqa: PT012
+        (tmp_path / "sweep" / "begun.jsonl").symlink_to(tmp_path / "mine")
+        next(books.todo())
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_the_folder_is_private(whole: Path) -> None:
+    assert {path.stat().st_mode & 0o077 for path in (whole, *whole.rglob("*"))} == {0}

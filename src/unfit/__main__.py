@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from unfit import __version__
+from unfit.base.ends import ending
 
 
 def main() -> None:
@@ -12,9 +13,10 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(__version__)
         return
-    from unfit.cli import main
+    with ending():  # loading takes seconds, in which a user may change their mind
+        from unfit.cli import main
 
-    main()
+        main()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -39,9 +39,10 @@ from unfit.auditor.report.terminal import duration, show
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
 from unfit.auditor.split import SPLIT_FILES, write_split
-from unfit.base.errors import UnfitError, UsageError, explained, unknown
+from unfit.base.ends import complain, end, ending
+from unfit.base.errors import UnfitError, UsageError, clean_lines, explained, unknown
 from unfit.base.files import as_json as json_text
-from unfit.base.files import new_file, new_folder
+from unfit.base.files import kept, new_file, new_folder
 from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.progress import bar
@@ -56,27 +57,35 @@ NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # ho
 DEFENCE = "; shuffle the next start with the system's randomness before you train (docs/start.md)"
 A_DAY = 24 * 3600.0
 
+
+class _Printer(Console):
+    """Names in files may be anything; and Rich would end the process with exit code 1, which here is a leak."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(clean_lines(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-out = Console(highlight=False, markup=False, soft_wrap=True)  # a path may hold [brackets]
+out = _Printer(highlight=False, markup=False, soft_wrap=True)  # a path may hold [brackets]
 
 
 def main() -> None:
     """Run a command; errors are one message on standard error. Exit codes: docs/formats.md."""
     group = typer.main.get_command(app)
-    try:
-        code = group(standalone_mode=False)
-    except UnfitError as error:
-        code = _complain(with_flags(str(error), group), error.exit_code)
-    except typer.TyperException as error:
-        code = _complain(f"{error.format_message()} (see `unfit --help`)", UsageError.exit_code)
-    except (typer.Abort, KeyboardInterrupt):
-        code = _complain("interrupted", 130)
+    with ending():
+        try:  # not group(), which ends with exit code 1, a leak, if nobody reads standard output
+            with group.make_context("unfit", sys.argv[1:]) as context:
+                code = group.invoke(context)
+        except typer.Exit as done:
+            code = done.exit_code
+        except UnfitError as error:
+            end(with_flags(str(error), group), error.exit_code)
+        except typer.TyperException as error:
+            end(f"{error.format_message()} (see `unfit --help`)", UsageError.exit_code)
     sys.exit(code)
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"unfit: {message}", file=sys.stderr)
-    return code
 
 
 def with_flags(message: str, group: Any) -> str:
@@ -315,7 +324,7 @@ def demo(
     force: Force = False,
 ) -> int:
     """Train a face detector on embedded images and take its training faces back out of its weights."""
-    with new_folder(out_folder, force, ("run", "audit")) as folder:
+    with new_folder(out_folder, force, {"run": RUN_FILES, "audit": AUDIT_FILES}) as folder:
         source = read_source("faces")
         (folder / "run").mkdir()
         (folder / "audit").mkdir()
@@ -421,7 +430,7 @@ def attack(
         start = load_base(base, attacked) if base else None
         with bar("attacking") as progress:
             candidates = run_attack(value, attacked, start, progress)
-        save_candidates(candidates, file)
+        kept(lambda folder: save_candidates(candidates, folder / out_file.name), file.parent)
     facts, sure = candidates.facts, int((candidates.confidence > CONFIDENT).sum())
     first = f", the first {sure} of them confident" if sure else ""
     out.print(f"{out_file}: {len(candidates)} candidates{first}, in {facts['seconds']:.1f} s ({facts['status']})")
@@ -526,7 +535,7 @@ def sweep(
         )
     out.print(f"{out_folder}: {result.words}")
     for note in result.notes:
-        print(f"unfit: {note}", file=sys.stderr)
+        complain(note)
     return 0
 
 
@@ -555,7 +564,7 @@ def audit(
     ] = False,
     redacted: Annotated[
         bool | None,
-        typer.Option("--redact/--no-redact", help="Blur pictures, hash indices; default: unless on a terminal."),
+        typer.Option("--redact/--no-redact", help="Show no picture and nobody; default: unless on a terminal."),
     ] = None,
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="Also write the verdict as JUnit XML.")
@@ -581,10 +590,13 @@ def audit(
                 result = repeat_audit(load_record(repeat), progress)
         if redacted if redacted is not None else not sys.stdout.isatty():
             result = redact(result)
-        _save_audit(result, folder)
+        kept(partial(_save_audit, result), folder)
     if junit_file:
-        with new_file(junit_file, force) as file:
-            file.write_text(junit(result.record), encoding="utf-8")
+        try:
+            with new_file(junit_file, force) as file:
+                file.write_text(junit(result.record), encoding="utf-8")
+        except UnfitError as error:
+            raise UnfitError(f"{error}; the audit itself is kept in {out_folder}") from error
     _say(result, out_folder)
     return result.exit_code
 
@@ -709,7 +721,8 @@ def reproduce(
         except UnfitError as error:  # of many, the others go on
             if len(items) == 1:
                 raise
-            codes.append(_complain(f"{item.name}: {error}", error.exit_code))
+            complain(f"{item.name}: {error}")
+            codes.append(error.exit_code)
             continue
         write_index(out_folder, [item.name for item in ITEMS])
         for line in results.words:

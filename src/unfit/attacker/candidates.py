@@ -6,21 +6,65 @@ import json
 import math
 import time
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from unfit.base.errors import UnfitError, UsageError
+from unfit.base.errors import UnfitError, UsageError, explained
+from unfit.base.files import Strict, check_regular, write_tensors
 from unfit.base.pictures import embedded, stretch, tiles
 
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
 SHOWN, SHOWN_ACROSS = 45, 15  # pictures in a notebook
+
+
+MOST_VALUES = 2**31  # of all candidates: 8 GB
+KINDS = {"x": "f", "origin": "i", "label": "if", "multiplier": "f", "proven": "bf", "confidence": "f"}
+
+
+class Facts(BaseModel):
+    """What a file of candidates says was read off the weights; attacks add facts of their own."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
+    target: str | None = None
+    spectrum: list[float] | None = None
+    noise_edge: Annotated[float, Field(ge=0)] | None = None
+    rank: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    estimated_num_samples: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    status: str | None = None
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    finished: list[float] | None = None
+
+
+class Described(BaseModel):
+    """What a file of candidates says made them."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    method: str
+    settings: dict[str, Any]
+    seed: Annotated[int, Field(ge=0)]
+    base: bool
+
+
+class About(Strict):
+    """The JSON in the header of a file of candidates."""
+
+    origins: list[str]
+    attack: dict[str, Any]
+    facts: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        Described.model_validate(self.attack)
+        Facts.model_validate(self.facts)
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +96,7 @@ class Candidates:
     def _repr_html_(self) -> str:
         """What a notebook shows: what there is, and the first pictures."""
         sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
-        words = f"<p>{len(self)} candidates{sure} ({self.attack.get('method', 'unknown')})</p>"
+        words = f"<p>{len(self)} candidates{sure} ({escape(str(self.attack.get('method', 'unknown')))})</p>"
         if self.x.ndim != 4 or not len(self):
             return words
         rows = tiles(self.images()[:SHOWN], min(len(self), SHOWN_ACROSS), zoom=2)
@@ -106,24 +150,41 @@ def share_out(asked: int | None, default: int, classes: int) -> int:
 def save_candidates(candidates: Candidates, path: Path) -> None:
     """One safetensors file: the tensors, and the rest as JSON in its header."""
     about = {"origins": candidates.origins, "attack": candidates.attack, "facts": candidates.facts}
-    tensors = {name: getattr(candidates, name).contiguous() for name in TENSORS}
-    try:
-        save_file(tensors, path, metadata={"unfit": json.dumps(about, allow_nan=False)})
-    except SafetensorError as error:  # a full disk, for one
-        raise OSError(str(error)) from error
+    tensors = {name: getattr(candidates, name) for name in TENSORS}
+    write_tensors(path, tensors, {"unfit": json.dumps(about, allow_nan=False)})
 
 
 def load_candidates(path: Path) -> Candidates:
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["unfit"])
+            about = About.model_validate_json(file.metadata()["unfit"])
             tensors = {name: file.get_tensor(name) for name in TENSORS}
-            origins = tuple(about["origins"])
-        known = set(tensors["origin"].tolist()) <= set(range(len(origins)))
-        if len({len(tensor) for tensor in tensors.values()}) > 1 or not known:
-            raise ValueError("its candidates and their origins do not fit together")
-        if not all(tensor.isfinite().all() for tensor in tensors.values()):
-            raise ValueError("some candidates are not finite")
-        return Candidates(origins=origins, **tensors, attack=about["attack"], facts=about["facts"])
+        _check_tensors(tensors, len(about.origins))
+    except ValidationError as error:
+        raise UnfitError(_no_candidates(path, explained(error))) from error
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise UnfitError(f"{path}: not a file of candidates ({error}); make one with `unfit attack`") from error
+        raise UnfitError(_no_candidates(path, str(error))) from error
+    return Candidates(origins=tuple(about.origins), **tensors, attack=about.attack, facts=about.facts)
+
+
+def _no_candidates(path: Path, why: str) -> str:
+    return f"{path}: not a file of candidates ({why}); make one with `unfit attack`"
+
+
+def _check_tensors(tensors: dict[str, Tensor], num_origins: int) -> None:
+    for name, tensor in tensors.items():
+        if _kind(tensor) not in KINDS[name]:
+            raise ValueError(f"{name} has type {tensor.dtype}")
+        if not tensor.ndim or (tensor.ndim > 1) != (name == "x"):
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}")
+        if not tensor.isfinite().all():
+            raise ValueError("some candidates are not finite")
+    if len({len(tensor) for tensor in tensors.values()}) > 1 or tensors["x"].numel() > MOST_VALUES:
+        raise ValueError("its candidates and their origins do not fit together")
+    if len(tensors["x"]) and not 0 <= int(tensors["origin"].min()) <= int(tensors["origin"].max()) < num_origins:
+        raise ValueError("its candidates and their origins do not fit together")
+
+
+def _kind(tensor: Tensor) -> str:
+    return "b" if tensor.dtype == torch.bool else "f" if tensor.is_floating_point() else "i"

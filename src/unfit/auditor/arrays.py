@@ -166,7 +166,7 @@ def _joined(loader: DataLoader[Any]) -> Given:
         batches.append(_batch(batch))
         num_bytes += _array(batches[-1].x).nbytes
         if num_bytes > MAX_SOURCE:
-            raise UnfitError(f"the samples cannot be used: more than {MAX_SOURCE >> 30} GiB of data")
+            raise UnfitError(f"the samples cannot be used: more than {MAX_SOURCE / 2**30:g} GiB of data")
     if not batches:
         raise UnfitError("the samples cannot be used: there are none")
     y = None if batches[0].y is None else np.concatenate([_array(each.y) for each in batches])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unfit.attacker.attacks import as_attack, check_attack
@@ -34,7 +34,7 @@ from unfit.auditor.report.page import page
 from unfit.auditor.request import Policy
 from unfit.auditor.verdict import EXIT_CODES
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
-from unfit.base.files import as_json, new_file, read_as, read_json, write_json
+from unfit.base.files import as_json, check_regular, new_file, read_as, read_json, write_json, write_tensors
 from unfit.base.modules import Estimator
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
@@ -82,7 +82,7 @@ class Audit:
 
     def save(self, folder: Path) -> None:
         """Write `audit.json` and `arrays.safetensors`; the page is built from these alone."""
-        save_file({name: value.contiguous() for name, value in self.arrays.items()}, folder / "arrays.safetensors")
+        write_tensors(folder / "arrays.safetensors", self.arrays)
         write_json(folder / "audit.json", self.record.model_dump(mode="json"))
 
 
@@ -94,6 +94,7 @@ def _written(text: str, path: str | Path | None) -> str:
 
 
 def load_audit(folder: Path) -> Audit:
+    check_regular(folder / "arrays.safetensors")
     try:
         return Audit(load_record(folder), load_file(folder / "arrays.safetensors"))
     except (SafetensorError, OSError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -21,8 +21,8 @@ from unfit.attacker.method import Parameter, Parameters, Value
 from unfit.attacker.sweep.books import AGAIN, read_ended, read_plan
 from unfit.attacker.sweep.trials import Ended, file_of
 from unfit.auditor.match import Blocks, in_blocks, normalise
-from unfit.auditor.record import Bin, Sweep, Trial
-from unfit.base.errors import UnfitError, listed
+from unfit.auditor.record import Bin, StartRecord, Sweep, Trial
+from unfit.base.errors import UnfitError, explained, listed
 from unfit.base.target import Target
 
 NEEDED_FACTS = {
@@ -94,7 +94,13 @@ def _problems(candidates: Candidates, target: Target) -> list[str]:
     facts, shape = candidates.facts, target.architecture.input_shape
     if missing := sorted(NEEDED_FACTS - facts.keys()):
         return [f"made by an older unfit, which did not store {listed(missing)}: make the candidates again"]
+    if untold := sorted(name for name in NEEDED_FACTS - {"estimated_num_samples"} if facts[name] is None):
+        return [f"their facts lack {listed(untold)}"]
     problems = []
+    try:
+        TypeAdapter(StartRecord | None).validate_python(facts.get("start"))
+    except ValidationError as error:
+        problems.append(f"`start`: {explained(error)}")
     if facts["target"] != target.sha256:
         problems.append(f"made from other weights than this target's (sha256 {str(facts['target'])[:12]}…)")
     if tuple(candidates.x.shape[1:]) != shape:
@@ -183,7 +189,7 @@ def _read_x(path: Path) -> Tensor:
     """Read, not mapped into memory, which is slower for a file that is read many times."""
     try:
         return load(path.read_bytes())["x"].float()
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, KeyError) as error:
         raise UnfitError(f"{path} can no longer be read: {error}") from error
 
 

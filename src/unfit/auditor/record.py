@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import AfterValidator
+
+from unfit.attacker.candidates import Described
 from unfit.attacker.method import Parameter, Value
 from unfit.auditor.exchange import Exchange
 from unfit.auditor.fitting import Fitting
@@ -163,6 +166,23 @@ class Sweep(Strict):
     shares: dict[str, list[Bin]]  # by parameter
 
 
+def _has_stages(seconds: dict[str, float]) -> dict[str, float]:
+    if not {"attack", "match"} <= seconds.keys():
+        raise ValueError("needs the seconds of `attack` and `match`")
+    return seconds
+
+
+def _describes_attack(attack: dict[str, Any]) -> dict[str, Any]:
+    Described.model_validate(attack)
+    return attack
+
+
+def _has_cores(machine: dict[str, str | int]) -> dict[str, str | int]:
+    if not isinstance(machine.get("cores"), int) or not {"system", "processor"} <= machine.keys():
+        raise ValueError("needs `system`, `processor`, and the number of `cores`")
+    return machine
+
+
 class Record(Strict):
     """An audit, in numbers."""
 
@@ -203,15 +223,15 @@ class Record(Strict):
     sweep: Sweep | None
     rank: int
     noise_edge: float
-    seconds: dict[str, float]
-    attack: dict[str, Any]
+    seconds: Annotated[dict[str, float], AfterValidator(_has_stages)]
+    attack: Annotated[dict[str, Any], AfterValidator(_describes_attack)]
     target: TargetRecord
     hashes: Hashes
     data: str
     inputs: str  # how the model is taken to have seen them
     class_names: list[str]
     versions: dict[str, str]
-    machine: dict[str, str | int]
+    machine: Annotated[dict[str, str | int], AfterValidator(_has_cores)]
     repeat: AuditRequest | None  # None: made from arrays in Python
     redacted: bool
     samples: list[SampleRecord]

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
 import os
-import pickle
 import re
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -39,10 +40,23 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from unfit.auditor import batches
 from unfit.auditor.samples import ONE_CLASS, Array, Ints, Part, Source
-from unfit.base.errors import UnfitError, UsageError, listed, needs, unknown
+from unfit.base.errors import UnfitError, UsageError, clean, listed, needs, unknown
 
-MAX_SOURCE = 8 * 2**30  # bytes; a header can claim any size, so this is checked before memory is allocated
+LIMIT = "UNFIT_MAX_GIB"  # the environment raises the limit by it
+
+
+def _limit() -> int:
+    """The bytes of a source, by default 2 GiB: ten times CIFAR-10. What a header claims is checked against it."""
+    try:
+        return int(float(os.environ.get(LIMIT, "2")) * 2**30)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{LIMIT} is the most GiB of a source, a number such as 8") from error
+
+
+MAX_SOURCE = _limit()
+MAX_HEADER = 10_000  # bytes, of an array in a file; as numpy has it
 MOST_WHOLE = 2**53  # floats up to this can be told from their neighbours as whole numbers
 Size = tuple[int, int]  # height, width
 
@@ -69,7 +83,7 @@ def read_source(name: str, classes: str | None = None, resize: Size | None = Non
         raise unknown("data source", name, _FORMS.values())
     if classes is None:
         classes = "split" if split else "all"
-    names, table = _chosen(classes, train.class_names, split)
+    names, table = _chosen(classes, tuple(map(clean, train.class_names)), split)
     train = replace(train, labels=table[train.labels], class_names=names)
     return Source(name, classes, train, test and replace(test, labels=table[test.labels], class_names=names))
 
@@ -148,11 +162,11 @@ def _circle() -> _Parts:
 
 # Sources on disk: their content is not trusted -------------------------------------------------------------
 
-# what pickle, gzip, zipfile, numpy and Pillow raise for damaged, hostile or foreign files
+# what gzip, zipfile, numpy and Pillow raise for damaged, hostile or foreign files
 _DAMAGED = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, SyntaxError, RuntimeError),
-    *(MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError),
-    *(Image.DecompressionBombError, Image.DecompressionBombWarning, csv.Error),
+    *(MemoryError, OverflowError, struct.error, zlib.error, zipfile.BadZipFile, NotImplementedError),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning, csv.Error, tokenize.TokenError),
 )
 
 
@@ -171,7 +185,7 @@ def _read_path(kind: str, place: str, resize: Size | None) -> _Parts:
     for path in paths:
         if not os.path.exists(path):
             raise UnfitError(f"{path} does not exist")
-        if path.is_dir() != (what == "DIR"):
+        if not (path.is_dir() if what == "DIR" else path.is_file()):  # a pipe or a device would never end
             raise UnfitError(f"{path} is not a {'folder' if what == 'DIR' else 'file'}")
     options = {"column": column} if column else {"resize": resize} if resize else {}
     try:
@@ -182,7 +196,8 @@ def _read_path(kind: str, place: str, resize: Size | None) -> _Parts:
 
 def _check_size(path: Path, num_bytes: int) -> None:
     if num_bytes > MAX_SOURCE:
-        raise UnfitError(f"{path}: {num_bytes / 2**30:.1f} GiB of data; the limit is {MAX_SOURCE >> 30} GiB")
+        limit = f"the limit is {MAX_SOURCE / 2**30:g} GiB, unless {LIMIT} says otherwise"
+        raise UnfitError(f"{path}: {num_bytes / 2**30:.1f} GiB of data; {limit}")
 
 
 def _check_labels(path: Path, raw: Array, labels: Array, *num_classes: int) -> None:
@@ -234,6 +249,7 @@ def _cifar(form: _Cifar, where: Path) -> _Parts:
         wanted = listed([f"{name}[.bin]" for name in form.train])
         raise UnfitError(f"found no training files: looked for {wanted} in {listed(folders)}")
     tests = [path] if (path := folder / f"{form.test}{end}").is_file() else []
+    _check_size(folder, sum(path.stat().st_size for path in (*train, *tests)))
     parts, names = [], _cifar_names(folder, form)
     split = np.full(len(names), -1)
     for paths in filter(None, (train, tests)):
@@ -251,7 +267,7 @@ def _cifar_names(folder: Path, form: _Cifar) -> tuple[str, ...]:
         names = path.read_text("utf-8", "replace").split()
     elif (path := folder / pickled).is_file():
         with _parsing(path):
-            names = [name.decode() for name in _unpickled(path)[key.encode()]]
+            names = batches.names(_pickled(path), key)
     else:
         names = [str(label) for label in range(k)]
     if len(names) != k:
@@ -278,53 +294,13 @@ def _binary_batch(path: Path, keys: list[str]) -> tuple[Array, Array]:
 
 def _pickled_batch(path: Path, keys: list[str]) -> tuple[Array, Array]:
     with _parsing(path):
-        content = _unpickled(path)
-        labels = np.array([content[key.encode()] for key in keys]).T
-        pixels = content[b"data"].pixels()
-    if labels.ndim != 2 or labels.dtype.kind != "i":
-        raise UnfitError(f"{path}: {listed(keys)} must be lists of whole numbers")
-    return pixels, labels
+        content = _pickled(path)
+        return batches.pixels(content), batches.whole_numbers(content, keys)
 
 
-class _Pickled:
-    """Stands in for numpy's array and dtype: stores its arguments and does nothing with them.
-
-    numpy's own classes are not safe to unpickle: with a forged dtype they read bytes as pointers.
-    """
-
-    args: tuple[object, ...] = ()
-    state: object = None
-
-    def __init__(self, *args: object) -> None:
-        self.args = args
-
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
-    def pixels(self) -> Array:
-        match self.state:
-            case (_, (int(n), 3072), _Pickled(args=("u1" | b"u1", *_)), by_column, bytes(data)):
-                return np.frombuffer(data, np.uint8).reshape((n, 3072), order="F" if by_column else "C")
-        raise ValueError("the data are not rows of 3072 uint8 values")
-
-
-class _Unpickler(pickle.Unpickler):
-    """A pickle can call anything it can import; here it can import only what an array of bytes needs."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        match module, name:
-            case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct"):
-                return _Pickled
-            case ("numpy", "ndarray" | "dtype"):
-                return _Pickled
-            case ("_codecs", "encode"):
-                return str.encode
-        raise pickle.UnpicklingError(f"unfit refuses to load {module}.{name}")
-
-
-def _unpickled(path: Path) -> Any:
-    with path.open("rb") as file:
-        return _Unpickler(file, encoding="bytes").load()
+def _pickled(path: Path) -> dict[bytes, Any]:
+    _check_size(path, path.stat().st_size)
+    return batches.read_batch(path)
 
 
 def _mnist(where: Path) -> _Parts:
@@ -364,19 +340,24 @@ def _idx(path: Path, num_axes: int) -> Array:
 
 
 def _npz(where: Path) -> _Parts:
-    with _parsing(where), zipfile.ZipFile(where) as archive, np.load(where, allow_pickle=False) as arrays:
-        if "x" not in arrays.files:
-            raise UnfitError(
-                f"{where}: expected an array x, and y for labels; found {listed(arrays.files) or 'none'}"
-            )
-        held = [name for name in "xy" if name in arrays.files]
+    """Members are read by the one name that was checked: numpy would take `x` where `x` and `x.npy` are there."""
+    with _parsing(where), zipfile.ZipFile(where) as archive:
+        held = [name for name in "xy" if f"{name}.npy" in archive.namelist()]
+        if "x" not in held:
+            found = listed([name.removesuffix(".npy") for name in archive.namelist()]) or "none"
+            raise UnfitError(f"{where}: expected an array x, and y for labels; found {found}")
         sizes = []
         for name in held:
             with archive.open(f"{name}.npy") as file:
                 sizes.append(_npy_bytes(file))
         _check_size(where, sum(sizes))
-        x, *y = (arrays[name] for name in held)
+        x, *y = (_member(archive, name) for name in held)
     return _arrays(where, x, y[0] if y else None)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> Array:
+    with archive.open(f"{name}.npy") as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _npy(where: Path, labels: Path | None = None) -> _Parts:
@@ -391,10 +372,16 @@ def _npy_array(path: Path) -> Array:
 
 
 def _npy_bytes(file: IO[bytes]) -> int:
-    """The size that the array's header claims."""
+    """The size that the array's header claims. Its own length is a claim too, and checked first."""
+    start = file.read(12)
+    begin, form = (10, "<H") if start[6:7] == b"\x01" else (12, "<I")
+    (size,) = struct.unpack(form, start[8:begin])
+    if size > MAX_HEADER:
+        raise ValueError(f"a header of {size:,} bytes")
+    header = io.BytesIO(start + file.read(size + begin - len(start)))
     npy = np.lib.format
-    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+    read = npy.read_array_header_1_0 if npy.read_magic(header) == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(header)
     return math.prod(shape) * dtype.itemsize
 
 
@@ -554,11 +541,12 @@ def _images(where: Path, resize: Size | None = None) -> _Parts:
     images, problems, num_bytes = {}, [], 0
     for path in (path for paths in files_of.values() for path in paths):
         try:
-            images[path.relative_to(where)] = image = _image(path, resize)
-            num_bytes += image.size
-        except UnfitError as error:
+            with _opened(path) as image:
+                num_bytes += _num_bytes(image, resize)
+                _check_size(where, num_bytes)  # before it is decoded
+                images[path.relative_to(where)] = _pixels(image, resize)
+        except _UnreadableError as error:
             problems.append(f"\n  {error}")
-        _check_size(where, num_bytes)
     if problems:
         raise UnfitError(f"{where}: cannot read {len(problems)} files:{''.join(problems)}")
     labels = np.repeat(np.arange(len(files_of)), [len(paths) for paths in files_of.values()])
@@ -569,16 +557,39 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def _image(path: Path, resize: Size | None) -> Array:
-    """Read a file as (1, h, w) if it is greyscale, else as (3, h, w); drop transparency."""
-    with _parsing(path), warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        # only these formats: for EPS, Pillow runs another program
-        with Image.open(path, formats=("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")) as image:
-            if image.mode[0] in "IF":
-                raise ValueError(f"more than 8 bits per pixel, mode {image.mode}")
-            plain = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-            pixels = np.array(plain.resize(resize[::-1], Image.Resampling.BILINEAR) if resize else plain)
+class _UnreadableError(UnfitError):
+    """One of many files: all of those are told at once."""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with _parsing(path), warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            if not path.is_file():
+                raise ValueError("not a regular file")
+            # only these formats: for EPS, Pillow runs another program
+            with Image.open(path, formats=("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")) as image:
+                if image.mode[0] in "IF":
+                    raise ValueError(f"more than 8 bits per pixel, mode {image.mode}")
+                yield image
+    except UnfitError as error:
+        raise (_UnreadableError(str(error)) if error.__cause__ else error) from error
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in ("1", "L", "LA")
+
+
+def _num_bytes(image: Image.Image, resize: Size | None) -> int:
+    """By its header, twice: all pictures are held once more when they are stacked."""
+    return 2 * math.prod(resize or image.size) * (1 if _is_grey(image) else 3)
+
+
+def _pixels(image: Image.Image, resize: Size | None) -> Array:
+    """As (1, h, w) if it is greyscale, else as (3, h, w); drop transparency."""
+    plain = image.convert("L" if _is_grey(image) else "RGB")
+    pixels = np.array(plain.resize(resize[::-1], Image.Resampling.BILINEAR) if resize else plain)
     return np.moveaxis(np.atleast_3d(pixels), -1, 0)
 
 

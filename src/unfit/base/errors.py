@@ -51,6 +51,16 @@ def listed(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:MAX_LISTED])) + more
 
 
+def clean(text: str) -> str:
+    """Text from a stranger as one printable line: control characters and halves of surrogates are escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def clean_lines(text: str) -> str:
+    """The same where lines are meant."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
 def explained(error: ValidationError) -> str:
     """Everything that is wrong with a record, in one line."""
     problems = []

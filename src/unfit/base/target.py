@@ -12,11 +12,10 @@ from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError
-from unfit.base.files import read_as, write_json
+from unfit.base.files import read_as, write_json, write_tensors
 from unfit.base.formats.limits import Weights as Weights
 from unfit.base.formats.tensors import natural
 from unfit.base.nets import MAX_PARAMETERS, Architecture, build
@@ -117,7 +116,7 @@ def save_target(target: Target, folder: Path) -> None:
 
 
 def save_weights(weights: Weights, path: Path) -> None:
-    save_file({name: value.contiguous() for name, value in weights.items()}, path)
+    write_tensors(path, weights)
 
 
 def infer_architecture(found: Weights, path: Path) -> Architecture:

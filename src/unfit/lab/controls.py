@@ -20,13 +20,14 @@ from unfit.auditor.match import GOOD, match
 from unfit.auditor.record import Baseline, Control
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.base.errors import UnfitError
+from unfit.base.errors import UnfitError, explained
 from unfit.base.files import read_json
 from unfit.base.nets import initialise
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 from unfit.lab.fit import FitSettings, fit
 
+MOST_EPOCHS = 1_000_000  # as long as the papers train; a stranger's file could ask for any number
 FRESH = 1000  # added to the seed of an untrained net: not the start that the target had
 
 
@@ -81,9 +82,12 @@ def fit_settings(run: Path) -> FitSettings | None:
     if not path.is_file():
         return None
     try:
-        return TypeAdapter(FitSettings).validate_python(read_json(path).get("settings"))
+        settings = TypeAdapter(FitSettings).validate_python(read_json(path).get("settings"))
     except ValidationError as error:
-        raise UnfitError(f"{path}: its settings cannot be read: {error}") from error
+        raise UnfitError(f"{path}: its settings cannot be read: {explained(error)}") from error
+    if settings.epochs > MOST_EPOCHS or settings.max_steps > MOST_EPOCHS:
+        raise UnfitError(f"{path}: more than {MOST_EPOCHS:,} epochs or steps; leave out `controls`")
+    return settings
 
 
 def other_samples(case: Case, seed: int) -> Samples | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
@@ -25,9 +24,11 @@ from unfit.attacker.method import Value, Values
 from unfit.attacker.sweep.tpe import propose
 from unfit.attacker.sweep.trials import Ended, Plan, draw, file_of
 from unfit.base.errors import UnfitError, listed
-from unfit.base.files import Strict, new_folder, read_as, write_json
+from unfit.base.files import Strict, check_regular, new_folder, read_as, write_json
+from unfit.base.reservation import is_free, opened, remove_dead
 
 AGAIN = "run the same sweep again to go on"
+LISTS = ("begun.jsonl", "trials.jsonl")
 Line = TypeVar("Line", bound=Strict)
 
 
@@ -95,7 +96,7 @@ def read_status(folder: str | Path) -> Status:
     folder = Path(folder)
     read_plan(folder)
     with (folder / "sweep.json").open() as file:
-        at_work = not _lock(file)
+        at_work = not is_free(file.fileno())
     begun, ended = _read_lines(folder / "begun.jsonl", Begun), read_ended(folder)
     running = {trial.number for trial in begun} - {trial.number for trial in ended}
     asked = begun[-1].num_trials if begun else 0
@@ -104,6 +105,7 @@ def read_status(folder: str | Path) -> Status:
 
 def _read_lines(path: Path, kind: type[Line]) -> list[Line]:
     """What follows the last line break is being written, or was cut short."""
+    check_regular(path)
     found = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else [], 1):
         try:
@@ -116,6 +118,7 @@ def _read_lines(path: Path, kind: type[Line]) -> list[Line]:
 def _read_file(folder: Path, number: int) -> Ended | None:
     """What the file of a trial's candidates says about the trial; None without a file."""
     path = file_of(folder, number)
+    check_regular(path)
     if not path.exists():
         return None
     try:
@@ -151,12 +154,14 @@ def open_books(folder: Path, plan: Plan, num_trials: int) -> Iterator[Books]:
 
 
 def _open_folder(folder: Path, plan: Plan) -> None:
-    """Make a folder that holds the plan; an existing one must hold the same plan."""
+    """Make a folder that holds the plan; an existing one must hold the same plan, and no links to elsewhere."""
     if not folder.exists():
         with new_folder(folder, False, ()) as partial:
             (partial / "trials").mkdir()
             write_json(partial / "sweep.json", plan.model_dump(mode="json"))
         return
+    if links := [folder / name for name in (*LISTS, "sweep.json", "trials") if (folder / name).is_symlink()]:
+        raise UnfitError(f"{links[0]} is a link, and what is written here must stay here: choose another folder")
     old, new = (_flat(each.model_dump(mode="json")) for each in (read_plan(folder), plan))
     names = [name for name in old | new if old.get(name) != new.get(name)]
     if differ := [f"{name} ({old.get(name)} there, {new.get(name)} here)" for name in names]:
@@ -175,36 +180,31 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _locked(folder: Path) -> Iterator[None]:
     """One process at a time; the system lifts the lock however that one ends."""
     with (folder / "sweep.json").open() as file:
-        if not _lock(file):
+        if not is_free(file.fileno()):
             raise UnfitError(f"another process is sweeping into {folder}: wait for it, or choose another folder")
         yield
 
 
-def _lock(file: IO[str]) -> bool:
-    import fcntl  # not on Windows: there everything but sweeps works
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _remove_remains(folder: Path) -> None:
     """What a kill or a full disk left unfinished: the last line of a list, a file in the making."""
-    for path in folder.glob("*.jsonl"):
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    for partial in (folder / "trials").glob(".*"):
-        shutil.rmtree(partial)
+    for path in filter(Path.exists, (folder / name for name in LISTS)):
+        with opened(path, os.O_RDWR) as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+    remove_dead(folder / "trials")
 
 
 @contextmanager
 def _keeping(books: Books) -> Iterator[None]:
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise type(error)(_kept(books)) from error
     except (UnfitError, OSError, BrokenProcessPool) as error:
-        kept = f"{len(books.ended)} of {books.num_trials} trials are done and kept, {AGAIN}"
-        raise UnfitError(f"{_reason(error, books.folder)}; {kept}") from error
+        raise UnfitError(f"{_reason(error, books.folder)}; {_kept(books)}") from error
+
+
+def _kept(books: Books) -> str:
+    return f"{len(books.ended)} of {books.num_trials} trials are done and kept, {AGAIN}"
 
 
 def _reason(error: Exception, folder: Path) -> str:
@@ -261,5 +261,5 @@ class Books:
                 self.notes.append(f"no longer logged: {error}; the next start logs what is missing")
 
     def _append(self, name: str, line: Strict) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(line.model_dump_json() + "\n")
+        with opened(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+            file.write(line.model_dump_json().encode() + b"\n")

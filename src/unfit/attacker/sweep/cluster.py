@@ -28,6 +28,7 @@ Place = tuple[Submit, Callable[[], int]]
 ANSWER_WITHIN = 10  # seconds for a server to answer
 RETRIES = 20  # of a trial whose node is lost
 REASON_LENGTH = 300  # characters of what Ray or MLflow says
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _job: Job  # what this process runs, if it is a worker
 
@@ -56,17 +57,45 @@ def in_processes(job: Job, workers: int) -> Iterator[Place]:
     theirs, ours = spawn.Pipe(duplex=False)
     # pickled here, because multiprocessing would put the weights into shared memory, and containers have little
     pool = ProcessPoolExecutor(workers, spawn, _become_worker, (pickle.dumps(job), theirs))
+
+    def submit(number: int, values: Values) -> Future[Outcome]:
+        with _signals_held():
+            return pool.submit(_run_here, number, values)
+
+    others = set(multiprocessing.active_children())
     try:
-        yield lambda number, values: pool.submit(_run_here, number, values), lambda: workers
+        yield submit, lambda: workers
+    except BaseException:
+        for worker in set(multiprocessing.active_children()) - others:  # some still load, and hear nothing
+            worker.kill()
+        raise
     finally:
         ours.close()
         pool.shutdown(cancel_futures=True)
         theirs.close()
 
 
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Processes started inside never hear signals: the parent does, afterwards, and they end with it."""
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []  # the mask alone does not hold them: the system may give a signal to another thread
+    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # what a child inherits
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for heard in held[:1]:
+            signal.raise_signal(heard)
+
+
 def _become_worker(job: bytes, lifeline: Connection) -> None:
     global _job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts
     threading.Thread(target=_live_as_long_as, args=(lifeline,), daemon=True).start()
     _job = pickle.loads(job)
     torch.set_num_threads(_job.threads)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 from unfit.auditor.grades import GRADES
 from unfit.auditor.record import Record, SampleRecord
 from unfit.auditor.verdict import ATTACKERS
+from unfit.base.errors import clean
 
 
 def junit(record: Record) -> str:
@@ -30,7 +31,7 @@ def junit(record: Record) -> str:
     ElementTree.SubElement(policy, "system-out").text = f"against {ATTACKERS[record.attacker]}"
     if record.verdict != "pass":
         kind = "failure" if record.verdict == "leak" else "error"
-        words = "; ".join(record.reasons)
+        words = clean("; ".join(record.reasons))  # XML has no room for control characters
         ElementTree.SubElement(policy, kind, type=record.verdict, message=words).text = words
     for label, name in enumerate(record.class_names):
         of_class = [sample for sample in record.samples if sample.label == label]
@@ -41,7 +42,7 @@ def junit(record: Record) -> str:
 
 
 def _case(root: ElementTree.Element, kind: str, name: str) -> ElementTree.Element:
-    return ElementTree.SubElement(root, "testcase", classname=f"unfit.audit.{kind}", name=name)
+    return ElementTree.SubElement(root, "testcase", classname=f"unfit.audit.{kind}", name=clean(name))
 
 
 def _words(samples: Sequence[SampleRecord]) -> str:

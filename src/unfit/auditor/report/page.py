@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from torch import Tensor
@@ -96,21 +97,38 @@ def _how(record: Record) -> str:
     return f", recognisably ({record.num_proven} of them exactly)" if record.num_proven else ", recognisably"
 
 
+PICTURES = ("original", "reconstruction", "unseen")
+
+
 def _check(record: Record, arrays: Arrays) -> None:
     """The record and the arrays lie in two files: do they belong together?"""
     sizes = dict.fromkeys(OF_SAMPLES, record.num_samples) | dict.fromkeys(OF_UNSEEN, record.num_unseen)
     problems = [f"{name!r} is missing" for name in (*sizes, "spectrum") if name not in arrays]
     problems += [
-        f"{name!r} holds {len(arrays[name])} of {size}"
-        for name, size in sizes.items()
-        if name in arrays and len(arrays[name]) != size
+        problem
+        for name in (*sizes, "spectrum")
+        if name in arrays and (problem := _problem(name, arrays[name], sizes.get(name), arrays))
     ]
     if len(record.samples) != record.num_samples:
         problems.append(f"audit.json lists {len(record.samples)} samples of {record.num_samples}")
+    if any(not 0 <= sample.label < len(record.class_names) for sample in record.samples):
+        problems.append("audit.json has samples of no class")
     if not problems and not all(0 <= i < record.num_unseen for i in arrays["nearest_unseen"].tolist()):
         problems.append("'nearest_unseen' names samples that are not there")
     if problems:
         raise UnfitError(f"the arrays are not those of this audit: {'; '.join(problems)}; make the audit again")
+
+
+def _problem(name: str, values: Tensor, size: int | None, arrays: Arrays) -> str | None:
+    """What is wrong with an array by itself: its type, its shape, its values."""
+    if values.is_floating_point() == (name == "nearest_unseen") or values.dtype == torch.bool:
+        return f"{name!r} has type {values.dtype}"
+    if not values.ndim or (size is not None and len(values) != size):
+        return f"{name!r} holds {len(values) if values.ndim else 0} of {size}"
+    shape = arrays["original"].shape[1:] if name in PICTURES and "original" in arrays else ()
+    if values.shape[1:] != shape or (name in PICTURES and len(shape) not in (1, 3)):
+        return f"{name!r} has shape {tuple(values.shape)}"
+    return None if values.isfinite().all() else f"{name!r} has values that are not finite"
 
 
 def _source(name: str) -> Markup:

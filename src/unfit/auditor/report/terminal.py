@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unfit.attacker.preflight import Preflight
+from unfit.base.errors import clean
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = 40  # of the spectrum's picture
@@ -15,7 +16,10 @@ COLUMNS = 40  # of the spectrum's picture
 
 def show(preflight: Preflight) -> list[Text | Table]:
     """The verdict, the attacks, what the weights show."""
-    verdict, notes = Text(_verdict(preflight), style="bold"), [Text(f"- {note}") for note in preflight.notes]
+    verdict, notes = (
+        Text(clean(_verdict(preflight)), style="bold"),
+        [Text(clean(f"- {note}")) for note in preflight.notes],
+    )
     if preflight.architecture is None:
         return [verdict, *notes]
     return [verdict, _attacks(preflight), _layers(preflight), _spectrum(preflight), *notes]
@@ -43,7 +47,7 @@ def _attacks(preflight: Preflight) -> Table:
     table = Table("attack", "applies", "why", "about, here", box=None, pad_edge=False)
     for outlook in preflight.attacks:
         words = "yes" if outlook.applies else "no"
-        table.add_row(*map(Text, (outlook.attack, words, outlook.why, duration(outlook.seconds))))
+        table.add_row(*map(Text, (outlook.attack, words, clean(outlook.why), duration(outlook.seconds))))
     return table
 
 

@@ -1,0 +1,118 @@
+"""A little of `make fuzz`: mutated files of every kind are read or refused; names in them are clean."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from unfit import Audit, UnfitError, attack
+from unfit.attacker.candidates import load_candidates, save_candidates
+from unfit.attacker.preflight import preflight_file
+from unfit.auditor.audit import load_record
+from unfit.auditor.report.junit import junit
+from unfit.auditor.report.notebook import picture
+from unfit.auditor.report.terminal import show
+from unfit.base.load import load_target
+from unfit.cli import _Printer
+
+COUNT = 25
+HOSTILE = "<script>\x1b[31m\x00\n</script>"
+
+
+def fuzzer() -> ModuleType:
+    path = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+    spec = importlib.util.spec_from_file_location("fuzz", path)
+    module = sys.modules["fuzz"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_mutated_files_are_read_or_refused(tmp_path: Path) -> None:
+    fuzz = fuzzer()
+    found = {name: fuzz.fuzz(name, reader, COUNT, 0) for name, reader in fuzz.readers(tmp_path).items()}
+    assert len(found) == 19
+    assert not any(found.values()), found
+
+
+def test_the_fuzzer_sees_what_is_not_an_error_of_ours(tmp_path: Path) -> None:
+    fuzz = fuzzer()
+    (tmp_path / "x.json").write_text('{"a": [1, 2]}')
+
+    def read() -> None:
+        if json.loads((tmp_path / "x.json").read_text()) != {"a": [1, 2]}:
+            raise KeyError
+
+    assert sum(fuzz.fuzz("x", fuzz.Reader(tmp_path / "x.json", read), 50, 0).values()) > 25
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"attack": {}}, "`attack.method`"),
+        ({"attack": {"method": 1, "settings": {}, "seed": 0, "base": False}}, "`attack.method`"),
+        ({"seconds": {}}, "needs the seconds of `attack`"),
+        ({"machine": {"cores": "many", "system": "", "processor": ""}}, "number of `cores`"),
+        ({"verdict": "fine"}, "`verdict`"),
+    ],
+)
+def test_an_audit_json_of_another_structure_says_what_is_wrong(
+    face_page: Path, tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    content = json.loads((face_page / "audit.json").read_text()) | change
+    (tmp_path / "audit.json").write_text(json.dumps(content))
+    with pytest.raises(UnfitError) as raised:
+        load_record(tmp_path)
+    assert words in str(raised.value) or words.replace("attack.", "") in str(raised.value)
+
+
+def test_candidates_of_another_structure_say_what_is_wrong(face_run: Path, tmp_path: Path) -> None:
+    good = attack(load_target(face_run), "weights")
+    for change, words in (
+        ({"origin": good.origin.double()}, "origin has type"),
+        ({"label": good.label[:, None]}, "label has shape"),
+        ({"x": good.x[:-1]}, "do not fit together"),
+        ({"facts": good.facts | {"finished": {"a": 1}}}, "finished"),
+        ({"facts": good.facts | {"rank": 10**30}}, "rank"),
+        ({"attack": {}}, "method"),
+    ):
+        save_candidates(replace(good, **change), tmp_path / "c")
+        with pytest.raises(UnfitError, match=words):
+            load_candidates(tmp_path / "c")
+
+
+# Names -------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_text_in_a_notebook(face_audit: Audit, face_run: Path) -> None:
+    made = attack(load_target(face_run), "weights")
+    hostile = replace(made, attack=made.attack | {"method": HOSTILE})
+    assert "<script>" not in hostile._repr_html_()
+    assert html.escape(HOSTILE) in hostile._repr_html_()
+    assert "<script>" not in picture(
+        face_audit.record.model_copy(update={"reasons": [HOSTILE]}), face_audit.arrays
+    )
+
+
+def test_junit_is_xml_whatever_the_names_are(face_audit: Audit) -> None:
+    names = [HOSTILE, "\ud800\ufffe"]
+    text = junit(face_audit.record.model_copy(update={"class_names": names, "reasons": names, "verdict": "leak"}))
+    cases = ElementTree.fromstring(text.encode()).findall("testcase")
+    assert cases[1].get("name") == r"<script>\x1b[31m\x00\n</script>"
+
+
+def test_a_terminal_gets_no_control_characters(face_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = replace(preflight_file(face_run), notes=(HOSTILE,))
+    console = Console(force_terminal=False)
+    for part in show(found):
+        console.print(part)
+    _Printer(markup=False).print(HOSTILE)
+    assert "\x1b" not in capsys.readouterr().out
