@@ -185,7 +185,7 @@ def test_kill_ctrl_c_and_a_time_limit_end_at_the_same_weights(run: Run, tmp_path
 
     code, error = stopped(out, signal.SIGINT)
     assert code == 130
-    assert error.startswith("unfit: interrupted: ")
+    assert error.startswith("unfit: interrupted; ")
     assert error.endswith("run the same command to go on\n")
     assert (error.count("\n"), out.exists()) == (1, False)
 

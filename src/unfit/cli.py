@@ -47,10 +47,9 @@ from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.progress import bar
 from unfit.base.target import save_weights
-from unfit.lab.checkpoints import Interrupted
 from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.fit import Method as Training
-from unfit.lab.runs import audit_run, fit_folder, fit_run, repeat_audit
+from unfit.lab.runs import RUN_FILES, audit_run, fit_folder, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
@@ -397,11 +396,8 @@ def fit(
     )
     source = read_source(data, classes)
     settings = replace(settings, loss=loss or ("logistic" if len(source.train.class_names) == 2 else "ce"))
-    try:
-        with bar(f"training on {n} samples") as progress:
-            fitted = fit_folder(source, n, out_folder, settings, arch, biases, progress, force, max_time)
-    except Interrupted as stopped:
-        return _complain(f"interrupted: {stopped}", 130)
+    with bar(f"training on {n} samples") as progress:
+        fitted = fit_folder(source, n, out_folder, settings, arch, biases, progress, force, max_time)
     record = fitted.record
     before = f" ({fitted.resumed_at} of them before this call)" if fitted.resumed_at else ""
     loss_words = "not finite" if record["loss"] is None else f"{record['loss']:.2e}"

@@ -41,7 +41,7 @@ def ending() -> Iterator[None]:
         except UnfitError as error:
             end(str(error), error.exit_code)
         except KeyboardInterrupt as error:
-            word, code = ENDS[type(error)]
+            word, code = next(ENDS[kind] for kind in type(error).__mro__ if kind in ENDS)
             end(f"{word}; {str(error) or KEPT}", code)
         except Exception as error:  # the last resort: a crash must not look like a verdict
             end(_unforeseen(error), UnfitError.exit_code)

@@ -133,15 +133,15 @@ class Keeper:
     @contextmanager
     def _noticing(self) -> Iterator[None]:
         """Ctrl-C waits for the end of a step, where the state is whole; a second one does not wait."""
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if not usual or threading.current_thread() is not threading.main_thread():
+        before = signal.getsignal(signal.SIGINT)
+        if not callable(before) or threading.current_thread() is not threading.main_thread():
             yield
             return
         signal.signal(signal.SIGINT, self._notice)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, before)
 
     def _notice(self, *_: object) -> None:
         if self._interrupted:
