@@ -384,7 +384,7 @@ def test_two_files_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     header = np.lib.format.magic(1, 0) + struct.pack("<H", 118)
     header += b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 1000000), }".ljust(117) + b"\n"
     (tmp_path / "x.npy").write_bytes(header)
-    with pytest.raises(UnfitError, match="GiB of data; the limit is 8 GiB"):
+    with pytest.raises(UnfitError, match="GiB of data; the limit is 2 GiB"):
         read_source("npy:x.npy")
 
 

@@ -51,7 +51,7 @@ def test_the_command_line_audits_and_preflight_know_it(extended: Path, face_run:
     words = ("--method", "directions", "--num-candidates", 40)
     printed = call(extended, "attack", face_run, *words, "--out", tmp_path / "c.safetensors")
     assert "40 candidates" in printed
-    call(extended, "audit", face_run, *words, "--out", tmp_path / "audit")
+    call(extended, "audit", face_run, *words, "--no-redact", "--out", tmp_path / "audit")
     record = json.loads((tmp_path / "audit" / "audit.json").read_text())
     assert record["attack"]["settings"] == {"num_candidates": 40, "seed": 0}
     assert record["repeat"]["attack"] == {"method": "directions", "num_candidates": 40, "seed": 0}

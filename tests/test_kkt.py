@@ -481,7 +481,7 @@ def test_options_that_nothing_would_read_are_refused():
         attack(target, PaperKKT(), target)
     with pytest.raises(UsageError, match="`solver`: Input should be 'fast'"):
         named_attack("kkt", solver="slow")
-    with pytest.raises(UsageError, match="unknown attack 'magic'; choose one of: auto, peel, unmix"):
+    with pytest.raises(UsageError, match="unknown attack 'magic'; choose one of: auto, peel, cone, unmix"):
         attack(target, "magic")
 
 

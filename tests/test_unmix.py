@@ -383,7 +383,7 @@ def some_candidates() -> Candidates:
         Part("ü", torch.ones(2, 2, 4), torch.tensor([1, 0]), torch.tensor([0.5, 2.0])),
     ]
     facts = {"rank": 2, "estimated_num_samples": None, "seconds": 1.0}
-    return pool(parts, {"method": "unmix", "seed": 3, "ranks": [0.5]}, facts)
+    return pool(parts, {"method": "unmix", "seed": 3, "settings": {"ranks": [0.5]}, "base": False}, facts)
 
 
 def test_pooled_candidates_know_the_run_they_came_from():
@@ -470,9 +470,9 @@ def test_every_tensor_of_candidates_must_be_whole(tmp_path, name, defect, says):
         pytest.param(put("x", -torch.inf), "not finite", id="x is infinite"),
         pytest.param(put("multiplier", torch.inf), "not finite", id="a multiplier is infinite"),
         pytest.param(put("confidence", torch.nan), "not finite", id="a confidence is NaN"),
-        pytest.param(lambda _, about: about.pop("origins"), "'origins'", id="no origins"),
-        pytest.param(lambda _, about: about.pop("attack"), "'attack'", id="no attack"),
-        pytest.param(lambda _, about: about.pop("facts"), "'facts'", id="no facts"),
+        pytest.param(lambda _, about: about.pop("origins"), "`origins`", id="no origins"),
+        pytest.param(lambda _, about: about.pop("attack"), "`attack`", id="no attack"),
+        pytest.param(lambda _, about: about.pop("facts"), "`facts`", id="no facts"),
     ],
 )
 def test_candidates_with_one_defect_are_refused_for_it(tmp_path, defect, says):
@@ -486,8 +486,8 @@ def test_candidates_with_one_defect_are_refused_for_it(tmp_path, defect, says):
     [
         pytest.param(None, "NoneType", id="no description"),
         pytest.param({"other": "{}"}, "'unfit'", id="another's description"),
-        pytest.param({"unfit": "{"}, "Expecting property name", id="not JSON"),
-        pytest.param({"unfit": "[]"}, "list indices", id="not an object"),
+        pytest.param({"unfit": "{"}, "Invalid JSON", id="not JSON"),
+        pytest.param({"unfit": "[]"}, "should be an object", id="not an object"),
     ],
 )
 def test_candidates_without_their_description_are_refused(tmp_path, metadata, says):

@@ -158,7 +158,7 @@ def worst(
     judge: Callable[[Case, Pool, Report], Audit],
     progress: Report = quiet,
 ) -> Audit:
-    """Attack and judge; a net that is not in normal form twice, in that form and as it is, unless the first leaks.
+    """Attack and judge; a net that is not in normal form twice, as it is and in that form, unless the first leaks.
 
     What hides samples in one form must not decide about the other, so each has its own candidates and controls.
     """

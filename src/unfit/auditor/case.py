@@ -70,7 +70,7 @@ class Case:
         return self.form or self.target
 
     def forms(self) -> list[Case]:
-        """What has to be attacked: where neurons that do nothing may hide others, the normal form first.
+        """What has to be attacked: the net as it is, and its normal form where neurons may hide others.
 
         With a base only the net as it is: a base belongs to these neurons, and one that does not is refused.
         """
@@ -78,7 +78,7 @@ class Case:
             return [self]
         x = torch.cat([each.centred(self.mean).x for each in (self.private, self.unseen)])
         form = normal_form(self.target, x)
-        return [self] if form is self.target else [replace(self, form=form), self]
+        return [self] if form is self.target else [self, replace(self, form=form)]
 
     @cached_property
     def mean(self) -> Tensor:

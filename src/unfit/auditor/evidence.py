@@ -108,7 +108,7 @@ def evidence(
     found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
-    unchecked = [UNCHECKED] * (examined.fitting.measure == "none") + [ELSEWHERE] * pool.given
+    unchecked = [UNCHECKED] * (examined.fitting.measure == "none") + [ELSEWHERE] * pool.from_file
     sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
     verdict, reasons = decide(found, effort, sight, policy)
     record = Record(

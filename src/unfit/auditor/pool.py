@@ -55,6 +55,7 @@ class Pool:
     trials: tuple[Ended, ...] = ()  # all that ended, with candidates or without
     numbers: tuple[int, ...] = ()
     given: bool = False  # made before, not by this audit
+    from_file: bool = False  # and not by this process either: anyone can write a file
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -82,11 +83,11 @@ def attack_pool(candidates: Candidates) -> Pool:
 def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
     """Candidates of this target that were made before. They are in memory, in a file, or in a sweep's folder."""
     if not isinstance(given, Candidates) and Path(given).is_dir():
-        return _read_sweep(Path(given), target)
+        return replace(_read_sweep(Path(given), target), from_file=True)
     candidates = given if isinstance(given, Candidates) else load_candidates(Path(given))
     if problems := _problems(candidates, target):
         raise UnfitError(f"{'the candidates' if isinstance(given, Candidates) else given}: {'; '.join(problems)}")
-    return replace(attack_pool(candidates), given=True)
+    return replace(attack_pool(candidates), given=True, from_file=not isinstance(given, Candidates))
 
 
 def _problems(candidates: Candidates, target: Target) -> list[str]:

@@ -103,6 +103,10 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
     """Repeat an audit on the same weights and the same data; only the times differ."""
     if record.repeat is None:
         raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
+    if record.redacted:
+        raise UnfitError(
+            "this audit is redacted and holds no paths: only one made with --no-redact can be repeated"
+        )
     case = read_case(record.repeat)
     now = (case.target, case.private, case.unseen, case.base)
     before = (record.target.sha256, record.hashes.private, record.hashes.unseen, record.hashes.base)
