@@ -19,7 +19,7 @@ Layers = list[tuple[Tensor, Tensor | None]]
 UNREAD = 1e-6  # of what a layer adds to the next one: less is lost in rounding
 COPY = 1e-10  # 1 − cosine of two neurons that are the same up to rounding
 MATTERS = 0.1  # share of the first layer's squared weights: neurons with less hide nothing
-UNEVEN = math.log(2)  # spread of the logarithm of the outgoing norms; trained nets have 0.1 to 0.5
+UNEVEN = math.log(2)  # spread of the logarithm of the outgoing lengths: a factor of two hides nothing
 
 
 def normal_form(target: Target, x: Tensor) -> Target:
@@ -118,10 +118,17 @@ def _folded(layers: Layers) -> Layers:
 
 
 def _even(layers: Layers) -> Layers:
-    """With outgoing weights of length 1, where these are far from equal."""
+    """With outgoing weights of length 1, where scales were moved from one layer to the other.
+
+    Training makes what a neuron reads and what it writes large together. Moving a scale makes one larger and the
+    other smaller, so that outgoing lengths differ more than their products with the incoming ones.
+    """
     (weight, bias), (following, after), *rest = layers
-    size = following.norm(dim=0)
-    if not (size > 0).all() or float(size.log().std()) < UNEVEN:
+    size, read = following.norm(dim=0), weight.norm(dim=1)
+    if not ((size > 0) & (read > 0)).all():
+        return layers
+    spread = float(size.log().std())
+    if spread < UNEVEN or float((size.log() + read.log()).std()) > spread:
         return layers
     return [(weight * size[:, None], None if bias is None else bias * size), (following / size, after), *rest]
 
