@@ -11,11 +11,21 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: tests run side by side, a core each
 
-from unfit import Audit, AuditRequest, FitSettings, audit_run, fit_run, read_source
+from unfit import Audit, AuditRequest, FitSettings, UnfitError, audit_run, fit_run, read_source
 from unfit.auditor.report import write_report
+from unfit.base.formats import read_model
 
 Run = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def read_or_refused(path: Path) -> str:
+    """What reading a model of this file comes to; anything but these two is a crash."""
+    try:
+        read_model(path)
+    except UnfitError:
+        return "refused"
+    return "read"
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ from unfit.auditor.match import (
     in_blocks,
     l2,
     match,
-    ncc,
     nearest,
     psnr,
     ssim,
@@ -29,6 +28,7 @@ from unfit.auditor.match import (
 )
 from unfit.auditor.samples import Samples
 from unfit.auditor.sources import read_source
+from unfit.base.pictures import ncc
 
 FACES = read_source("faces").train
 

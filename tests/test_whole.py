@@ -12,10 +12,10 @@ from torch.nn import functional as F  # noqa: N812
 from unfit import Unmix, as_target, attack, audit, draw, draw_unseen, preflight, read_source
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.stationarity import Opaque, candidate_signals
-from unfit.auditor.match import ncc
 from unfit.base.errors import NotApplicableError, UsageError
 from unfit.base.modules import as_base
 from unfit.base.nets import outputs
+from unfit.base.pictures import ncc
 
 D = 64
 

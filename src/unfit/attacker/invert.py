@@ -11,8 +11,8 @@ import time
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
+from unfit.base.pictures import ncc
 from unfit.base.progress import Report, quiet
 from unfit.base.whole import Whole
 
@@ -43,17 +43,12 @@ def _inverted(whole: Whole, features: Tensor, seconds: float) -> Tensor:
     for step in range(STEPS):
         for group in optimiser.param_groups:
             group["lr"] = RATE * 0.5 * (1 + math.cos(math.pi * step / STEPS))
-        loss = (1 - _correlation(whole.enter(x), features)).sum() + SMOOTH * total_variation(x)
+        loss = (1 - ncc(whole.enter(x), features)).sum() + SMOOTH * total_variation(x)
         (x.grad,) = torch.autograd.grad(loss, x)
         optimiser.step()
         if time.perf_counter() > ends:
             break
     return x.detach().cpu()
-
-
-def _correlation(a: Tensor, b: Tensor) -> Tensor:
-    a, b = (each.flatten(1) - each.flatten(1).mean(1, keepdim=True) for each in (a, b))
-    return F.cosine_similarity(a, b)
 
 
 def total_variation(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from unfit.auditor.case import Case
 from unfit.auditor.exchange import Exchange, compare_sets
 from unfit.auditor.fitting import UNCHECKED, Fitting, check_fit
 from unfit.auditor.grades import count, grade, recognisable_line
-from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, ncc, nearest, psnr
+from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, nearest, psnr
 from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, sweep_record
 from unfit.auditor.record import (
@@ -45,7 +45,7 @@ from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
 from unfit.auditor.verdict import Effort, Found, Sight, decide
 from unfit.base.errors import MisfitError
-from unfit.base.pictures import stretch
+from unfit.base.pictures import ncc, stretch
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 

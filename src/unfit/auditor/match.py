@@ -295,12 +295,6 @@ def explained(a: Tensor, b: Tensor, common: Tensor) -> Tensor:
     return (1 - left / (b - common).square().sum(1).clamp_min(1e-30)).clamp_min(0)
 
 
-def ncc(a: Tensor, b: Tensor) -> Tensor:
-    """Correlation of each pair; 0 if either is constant."""
-    a, b = (x.flatten(1) - x.flatten(1).mean(1, keepdim=True) for x in (a, b))
-    return F.cosine_similarity(a, b)
-
-
 def psnr(a: Tensor, b: Tensor) -> Tensor:
     """Peak signal-to-noise ratio of image pairs in [0, 1], in dB; 100 for equal images."""
     return -10 * (a - b).flatten(1).square().mean(1).clamp_min(MIN_ERROR).log10()

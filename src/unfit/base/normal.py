@@ -45,13 +45,12 @@ def _normal(layers: Layers, x: Tensor) -> Layers:
     """All steps, and again where a layer went."""
     if len(layers) < 2:
         return layers
-    cleaned = _without_unread(_without_copies(layers), x)
+    single = _without_copies(layers)
+    cleaned = _without_unread(single, x)
     if _always_on(cleaned, x):
         return _normal(_folded(cleaned), x)
     share = 1 - float(cleaned[0][0].square().sum() / layers[0][0].square().sum())
-    merged = len(cleaned[0][0]) < len(layers[0][0]) and _has_copies(layers)
-    kept = cleaned if merged or share > MATTERS else layers
-    return _even(kept)
+    return _even(cleaned if single is not layers or share > MATTERS else layers)
 
 
 def _without_unread(layers: Layers, x: Tensor) -> Layers:
@@ -84,11 +83,6 @@ def _without_copies(layers: Layers) -> Layers:
         (summed[:, read], after),
         *rest,
     ]
-
-
-def _has_copies(layers: Layers) -> bool:
-    _, unit = _directions(*layers[0])
-    return len(_first_alike(unit).unique()) < len(unit)
 
 
 def _directions(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

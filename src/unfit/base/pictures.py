@@ -18,6 +18,12 @@ def stretch(images: Tensor) -> Tensor:
     return (images - low) / (high - low).clamp_min(1e-12)
 
 
+def ncc(a: Tensor, b: Tensor) -> Tensor:
+    """Correlation of each pair; 0 if either is constant."""
+    a, b = (x.flatten(1) - x.flatten(1).mean(1, keepdim=True) for x in (a, b))
+    return F.cosine_similarity(a, b)
+
+
 def png(image: Tensor) -> Image.Image:
     """Convert (c, h, w) in [0, 1], grey or colour."""
     pixels = (image.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()

@@ -443,11 +443,16 @@ def without_trace(column: Tensor, others: Tensor, off: Tensor) -> Tensor:
     if not ratio.numel():
         return column
     width = 2 * VANISHES * column.abs().mean() / others.abs().mean(1, keepdim=True)
-    places = torch.arange(ratio.shape[1], device=ratio.device)
-    many = (torch.searchsorted(ratio, ratio + width, right=True) - places) * ratio.isfinite()  # within the width
+    many = num_alike(ratio, width)
     j, first = divmod(int(many.argmax()), ratio.shape[1])
     alike = ratio[j, first : first + int(many[j, first])]
     return level((column - alike.median() * others[j])[None])[0] if len(alike) else column
+
+
+def num_alike(ratio: Tensor, width: Tensor) -> Tensor:
+    """How many of the ratios in each row (k, w), sorted, lie within the width from each of them on."""
+    places = torch.arange(ratio.shape[1], device=ratio.device)
+    return (torch.searchsorted(ratio, ratio + width, right=True) - places) * ratio.isfinite()
 
 
 # Step 5: pictures ------------------------------------------------------------------------------------------
@@ -552,12 +557,10 @@ def has_rival(known: Tensor) -> Tensor:
     of both has as many zeros as either, and zeros cannot tell which are the columns.
     """
     off, rivals = vanishing(known), torch.zeros(len(known), len(known), dtype=torch.bool, device=known.device)
-    places = torch.arange(known.shape[1], device=known.device)
     for i, column in enumerate(known):
         ratio = (-column / known).where(~off & ~off[i], torch.inf).sort(1).values  # at which a neuron cancels
         width = 2 * VANISHES * column.abs().mean() / known.abs().mean(1, keepdim=True)
-        alike = (torch.searchsorted(ratio, ratio + width, right=True) - places) * ratio.isfinite()
-        rivals[i] = (off & off[i]).sum(1) + alike.amax(1) >= RIVAL * off[i].sum()
+        rivals[i] = (off & off[i]).sum(1) + num_alike(ratio, width).amax(1) >= RIVAL * off[i].sum()
     rivals.fill_diagonal_(False)
     return rivals.any(0) | rivals.any(1)
 

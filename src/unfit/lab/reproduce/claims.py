@@ -84,7 +84,7 @@ def leaks(audit: Audit, what: str, paper: str) -> Claim:
         Claim(
             claim=what,
             paper=paper,
-            ours=_found(record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered),
+            ours=_found(*_numbers(audit)),
             rule=f"more recovered than chance would show, p < {CERTAIN}",
             verdict=by_chance(record.p_value, True),
             by=f"p = {record.p_value:.2g}",
@@ -94,13 +94,7 @@ def leaks(audit: Audit, what: str, paper: str) -> Claim:
 
 def come_back(audit: Audit, what: str, paper: str) -> Claim:
     """Images, not only a signal."""
-    record = audit.record
-    return _if_trained(
-        audit,
-        come_back_counts(
-            what, paper, record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered
-        ),
-    )
+    return _if_trained(audit, come_back_counts(what, paper, *_numbers(audit)))
 
 
 def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
@@ -119,13 +113,7 @@ def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, reco
 
 def dozens(audit: Audit, what: str, paper: str) -> Claim:
     """A share of the samples that is dozens of 500."""
-    record = audit.record
-    return _if_trained(
-        audit,
-        dozens_counts(
-            what, paper, record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered
-        ),
-    )
+    return _if_trained(audit, dozens_counts(what, paper, *_numbers(audit)))
 
 
 def dozens_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
@@ -139,6 +127,12 @@ def dozens_counts(what: str, paper: str, good: int, n: int, unseen: int, recover
         verdict=judge(good - unseen, bar, margin),
         by=f"{good - unseen - bar:+.1f}",
     )
+
+
+def _numbers(audit: Audit) -> tuple[int, int, int, int]:
+    """What is good, of how many, of the unseen ones, and what was recovered."""
+    record = audit.record
+    return record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered
 
 
 def _found(good: int, n: int, unseen: int, recovered: int) -> str:
