@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from unfit import Auto, Policy, as_target, attack, audit, draw, draw_unseen, read_source
 from unfit.attacker.candidates import save_candidates
 from unfit.base.nets import outputs
-from unfit.base.normal import normal_form
+from unfit.base.normal import UNEVEN, normal_form
 
 WIDTH, NEXT, N = 200, 60, 24
 
@@ -115,6 +115,7 @@ def test_a_disguise_is_undone(net: nn.Sequential, disguise) -> None:  # type: ig
     # the same neurons, up to the scale of each
     own, other = (F.normalize(each, dim=1) for each in (net[1].weight, found.weights["layer1.weight"]))
     assert (own @ other.T).amax(1).min() > 0.9999
+    assert found.weights["layer2.weight"].norm(dim=0).log().std() < UNEVEN
 
 
 def test_a_plain_net_is_left_as_it_is(net: nn.Sequential) -> None:
