@@ -1,15 +1,17 @@
 """What finding the start changes: ordinary targets, trained with secret seeds, attacked with nothing known.
 
-`python benchmarks/start.py DATA [NAME …]`, DATA holding cifar-10-batches-bin and mnist, trains each target by a plain PyTorch loop after `torch.manual_seed(secret)`,
-attacks it without its start, finds the start, and attacks again. Seeds are sought among the 2²⁰ around the right one,
-since all of them take minutes for each target and change nothing but the time; `--all` tries all, in order, and measures
-that. `--strangers 1000` counts false finds. What was measured is kept in runs/start, one file a target, and a run that was stopped goes on where it was.
+`python benchmarks/start.py DATA [NAME …]`, DATA holding cifar-10-batches-bin and mnist, trains each target by a plain
+PyTorch loop after `torch.manual_seed(secret)`, attacks it without its start, finds the start, and attacks again. Seeds
+are sought among the 2²⁰ around the right one, since all of them take minutes for each target and change nothing but the
+time; `--all` tries all, in order, and measures that. `--strangers 1000` counts false finds. `head` needs the packages of
+vectors.py. What was measured is kept in runs/start, one file a target, and a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import secrets
 import time
@@ -26,7 +28,6 @@ from unfit import (
     Audit,
     Auto,
     FitSettings,
-    Samples,
     Target,
     audit,
     draw,
@@ -38,6 +39,7 @@ from unfit import (
 from unfit.attacker.start import search_start
 from unfit.base.modules import as_target
 from unfit.base.target import tensor_shapes
+from vectors import heads
 
 AROUND = 1 << 20
 RUNS = Path("runs/start")
@@ -70,14 +72,13 @@ CASES = {
     "classes": Plain(100, classes="all"),
     "conv": Plain(50, hidden=(300,), conv=(5, 8), settings={"lr": 0.01, "momentum": 0.9}, steps=300),
     "mnist": Plain(200, data="mnist", classes="all", hidden=(512, 256)),
-    "papers50": Plain(50, papers=True),
-    "papers100": Plain(100, papers=True),
-}
+    "head": Plain(100, data="features", hidden=(500, 500)),
+} | {f"papers{n}": Plain(n, papers=True) for n in (50, 100, 200, 500)}
 
 
 def build(case: Plain, shape: tuple[int, ...], outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    width = shape[0] * shape[1] * shape[2]
+    width = math.prod(shape)
     if case.conv:
         kernel, channels = case.conv
         layers += [nn.Conv2d(shape[0], channels, kernel), nn.ReLU()]
@@ -112,11 +113,16 @@ def train(case: Plain, x: Tensor, y: Tensor, secret: int) -> Target:
     return as_target(model, tuple(x.shape[1:]))
 
 
-def samples(case: Plain, folder: Path, seed: int) -> tuple[Samples, Samples]:
+def samples(case: Plain, folder: Path, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Private and unseen ones as the network sees them: pictures centred, features of a pretrained body as they are."""
+    if case.data == "features":
+        x, y = map(torch.from_numpy, heads(folder, 2 * case.n, np.random.default_rng(seed)))
+        return (x[: case.n], y[: case.n]), (x[case.n :], y[case.n :])
     place = {"cifar10": folder / "cifar-10-batches-bin", "mnist": folder / "mnist"}[case.data]
     source = read_source(f"{case.data}:{place}", case.classes)
     members = draw(source, case.n, seed)
-    return members, draw_unseen(source, members, case.n, seed)
+    unseen = draw_unseen(source, members, case.n, seed)
+    return (members.x - members.mean, members.y), (unseen.x - members.mean, unseen.y)
 
 
 def counts(result: Audit) -> dict[str, Any]:
@@ -127,16 +133,14 @@ def counts(result: Audit) -> dict[str, Any]:
 
 def measure(name: str, repeat: int, folder: Path, all_seeds: bool) -> dict[str, Any]:
     case, secret = CASES[name], secrets.randbits(64)
-    members, unseen = samples(case, folder, repeat)
-    x, others = members.x - members.mean, unseen.x - members.mean
-    target = train(case, x, members.y, secret)
+    private, control = samples(case, folder, repeat)
+    target = train(case, *private, secret)
     low = secret & 0xFFFFFFFF
     seeds = range(1 << 32) if all_seeds else range(max(0, low - AROUND // 2), min(1 << 32, low + AROUND // 2))
     processor = time.process_time()
     search = search_start(target, seeds=seeds)
     facts = search.facts() | {"processor_seconds": round(time.process_time() - processor, 1)}
     right = search.start is not None and search.start.seed == low
-    private, control = (x, members.y), (others, unseen.y)
     measured = {"n": case.n, "right": right, "start": facts}
     measured["before"] = counts(audit(target, private, control, attack=Auto(seeds=0)))
     if search.start is not None:

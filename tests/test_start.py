@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from unfit.attacker.decay import read_decay
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.start import search_start
 from unfit.attacker.start.find import find_clues, log10_chance
-from unfit.attacker.start.recipes import NUMPY, TORCH, recipes
+from unfit.attacker.start.recipes import NUMPY, TORCH, numbers_of, recipes, set_torch
 from unfit.attacker.start.search import Trace, compiled, seeds_per_second, survivors
-from unfit.attacker.start.state import equations, seed_of, solutions
+from unfit.attacker.start.state import equations, seed_of, solutions, solve_state
 from unfit.attacker.start.twister import first_outputs, masks, parity, seeded
 from unfit.base.errors import UsageError
 from unfit.base.nets import build, initialise, parse_architecture
@@ -261,6 +262,43 @@ def test_a_function_that_builds_it_makes_any_start_known() -> None:
     assert found.seed == SEED
     assert max(distances(found, start)) == 0
     assert torch.equal(torch.get_rng_state(), state)  # the caller's generator is left alone
+
+
+def body_and_head() -> nn.Sequential:
+    body = [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*body, nn.Linear(8 * 25, 40), nn.ReLU(), nn.Linear(40, 3))
+
+
+def test_a_head_is_drawn_after_its_body_or_alone() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(42)
+        model = body_and_head()
+        torch.manual_seed(43)
+        alone = nn.Linear(8 * 25, 40)
+    start = as_target(model, (1, 10, 10))
+    found = find_start(replace(moved(start), whole=start.whole), seeds=100)
+    assert found is not None
+    assert found.seed == 42
+    assert max(distances(found, start)) == 0
+    model[5] = alone
+    assert (found := find_start(as_target(model, (1, 10, 10)), seeds=100)) is not None
+    assert found.seed == 43
+
+
+def test_the_state_of_the_generator_is_solved_for_whatever_filled_it_and_drew_before() -> None:
+    """No seed gives this start: the state is random, and a part of its stream is gone."""
+    filled = np.random.default_rng(0).integers(0, 2**32, 624, dtype=np.uint32)
+    with torch.random.fork_rng(devices=[]):
+        set_torch(filled)
+        torch.rand(777)
+        start = as_target(nn.Sequential(nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 1)))
+    trained = moved(start, 0.01)
+    clue = find_clues(trained, recipes(trained.architecture))[0]
+    trace = Trace(numbers_of(trained.weights["layer1.weight"].flatten(), "uniform"))
+    [state] = solve_state(trace)
+    weights = clue.recipe.draw(state, 0)
+    assert seed_of(state) is None
+    assert all(torch.equal(weights[name], value) for name, value in start.weights.items())
 
 
 def test_draws_before_the_network_are_found_for_usual_seeds() -> None:

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.mixtures import read_mixtures
-from unfit.attacker.start.recipes import Family, Generator, Origin, Recipe, Site, built, numbers_of, recipes
+from unfit.attacker.start.recipes import (
+    Family,
+    Generator,
+    Origin,
+    Recipe,
+    Site,
+    built,
+    drawn_anew,
+    numbers_of,
+    recipes,
+)
 from unfit.attacker.start.search import Trace, seeds_per_second, survivors
 from unfit.attacker.start.state import EQUATIONS, WINDOW, seed_of, solve_state, surest_signs
 from unfit.attacker.start.twister import SEEDS
@@ -141,9 +151,18 @@ def search_start(
     budget: float | None = None,
     progress: Report = quiet,
 ) -> Search:
-    """The same with an account of what was tried. Without `far` only the cheapest place that fits is looked at."""
+    """The same with an account of what was tried. Without `far` only the cheapest place that fits is looked at.
+
+    Behind a prefix the layer may have been drawn after all that comes before it, which is tried with likely seeds,
+    or alone, as a new head.
+    """
     target, began = as_target(model), time.perf_counter()
     chosen = check_seeds(seeds)
+    if build is None and target.whole is not None and target.has_prefix:
+        in_order, likely = drawn_anew(target.whole), chosen[:LIKELY_FAR]
+        search = search_start(target, in_order, seeds=likely, budget=budget, progress=progress)
+        if search.start is not None:
+            return search
     known = [built(build, target)] if build is not None else recipes(target.architecture)
     clues = find_clues(target, known)
     if not far:

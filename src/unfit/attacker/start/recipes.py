@@ -6,6 +6,7 @@ where in the stream each tensor's numbers stand.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from unfit.attacker.start.twister import SIZE, Words
 from unfit.base.modules import as_base
 from unfit.base.nets import Architecture
 from unfit.base.target import Target, Weights, tensor_shapes
+from unfit.base.whole import Whole
 
 Family = Literal["uniform", "normal"]
 Reals = NDArray[np.float64]
@@ -215,6 +217,19 @@ def built(build: Callable[[], nn.Module], target: Target) -> Recipe:
         if place is not None
     )
     return Recipe("the function that builds it", TORCH, draw, sites)
+
+
+def drawn_anew(whole: Whole) -> Callable[[], nn.Module]:
+    """A function that builds a model as most constructors do: its layers are drawn in the order of their names."""
+
+    def build() -> nn.Module:
+        module = copy.deepcopy(whole.module)
+        for part in module.modules():
+            if callable(draw := getattr(part, "reset_parameters", None)):
+                draw()
+        return module
+
+    return build
 
 
 def _place(value: Tensor, family: Family, stream: Tensor) -> int | None:

@@ -87,8 +87,8 @@ def eliminate(system: Words) -> list[int]:
     """
     pivots: list[int] = []
     for column in range(0, BITS * (system.shape[1] - 1), GROUP):
-        rest = system[len(pivots) :]
-        bits = ((rest[:, column // BITS] >> np.uint32(column % BITS)) & np.uint32(0xFF)).astype(np.uint8)
+        rest = system[len(pivots) :, column // BITS :]  # all before is zero by now
+        bits = ((rest[:, 0] >> np.uint32(column % BITS)) & np.uint32(0xFF)).astype(np.uint8)
         added, num = np.zeros(len(rest), np.uint8), 0  # which of the new pivot rows each row has added to it
         for j in range(GROUP):
             hits = np.flatnonzero((bits[num:] >> j) & 1)
@@ -104,7 +104,7 @@ def eliminate(system: Words) -> list[int]:
             added[num + 1 :][below] |= np.uint8(1 << num)
             pivots.append(column + j)
             num += 1
-        table = np.zeros((1 << num, system.shape[1]), np.uint32)
+        table = np.zeros((1 << num, rest.shape[1]), np.uint32)
         for i in range(num):
             table[1 << i : 2 << i] = table[: 1 << i] ^ rest[i]
         rest[num:] ^= table[added[num:]]
