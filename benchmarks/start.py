@@ -16,7 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from unfit import (
     read_source,
 )
 from unfit.attacker.start import search_start
+from unfit.attacker.start.search import Trace, seeds_per_second, survivors
+from unfit.attacker.start.twister import SEEDS
 from unfit.base.modules import as_target
 from unfit.base.target import tensor_shapes
 from vectors import heads
@@ -163,6 +165,17 @@ def strangers(num: int, seeds: int) -> int:
     return found
 
 
+def speed() -> str:
+    """All seeds at the first place, against independent numbers; a part of them at a later one."""
+    trace = Trace(np.random.default_rng().random(4096))
+    began = time.perf_counter()
+    left = sum(1 for _ in survivors(trace, range(SEEDS)))
+    seconds = time.perf_counter() - began
+    told = [f"{SEEDS / seconds / 1e6:.1f} million seeds a second: all in {seconds:.0f} s, {left} to be looked at"]
+    told.append(f"a later place: {seeds_per_second(replace(trace, place=5000)) / 1e6:.2f} million")
+    return f"{torch.get_num_threads()} threads; " + "; ".join(told)
+
+
 def row(name: str, measured: dict[str, Any]) -> str:
     start, cells = measured["start"], [name, str(measured["n"]), "yes" if measured["right"] else "no"]
     cells.append(f"{start['correlation']:.2f}, {start['decay']:.2f}" if start["found"] else "–")
@@ -179,7 +192,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--strangers", type=int, default=0, help="nets to look for false finds in, instead")
     parser.add_argument("--all", action="store_true", dest="all_seeds")
+    parser.add_argument("--speed", action="store_true", help="seeds per second, instead")
     given = parser.parse_args()
+    if given.speed:
+        print(speed())
+        return
     if given.strangers:
         print(f"{strangers(given.strangers, 1 << 18)} of {given.strangers} starts of strangers found")
         return

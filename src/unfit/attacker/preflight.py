@@ -6,7 +6,7 @@ Only weights are read; what they cannot tell is said.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.attacks.peel import PROVABLE
+from unfit.attacker.invert import SLOWEST
 from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
-from unfit.attacker.start.find import forecast
+from unfit.attacker.start.find import LIKELY, Search, forecast, search_start
 from unfit.base.errors import listed
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import Estimator, as_base, as_target
@@ -27,6 +28,7 @@ STANDARD = 0.1  # relative difference of the noise from a standard start's
 EQUAL = 0.05  # relative difference of layer norms that are equal for all purposes
 SURE = 3.0  # standard deviations: a correlation of w neurons by chance has one of 1/√w
 TRAINED = 0.6  # correlation of a neuron's weights in and out that plain gradient steps leave
+A_MOMENT = 2.0  # seconds that the search with likely seeds may take, where there is no compiler
 CROWDED = 1 / 3  # of all directions: more than a few hundred samples, or steps that are not sums of inputs
 
 
@@ -72,8 +74,16 @@ def preflight(
     layer: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> Preflight:
-    """Look at a target, or at its change since the base, and attack nothing."""
+    """Look at a target, or at its change since the base, and attack nothing.
+
+    Without a base its start is looked for with likely seeds, which takes a second or two. If it is found, what is
+    said is about the change since then, which is what `auto` would attack.
+    """
     target = as_target(model, input_shape, layer=layer)
+    if base is None and (search := _likely(target)):
+        assert search.start is not None
+        found = preflight(target, search.start.target)
+        return replace(found, notes=[f"{search.why}; what follows is about the change since then", *found.notes])
     mixtures, layers = read_mixtures(target, as_base(base, target)), _layers(target)
     notes = [
         _on_layer(target),
@@ -96,6 +106,12 @@ def preflight(
         mixtures.span.rank,
         mixtures.num_samples,
     )
+
+
+def _likely(target: Target) -> Search | None:
+    """A search with likely seeds that found the start of a net that was trained since."""
+    search = search_start(target, seeds=LIKELY, far=False, budget=A_MOMENT)
+    return search if search.start is not None and search.start.is_trained else None
 
 
 def preflight_file(path: Path, base: Path | None = None, reading: Reading | None = None) -> Preflight:
@@ -208,6 +224,7 @@ def _on_layer(target: Target) -> str | None:
     words = [f"attacked is the dense layer {whole.layer}"]
     if whole.has_prefix:
         words.append(f"what comes back is what enters it, {math.prod(whole.feature_shape)} values for each sample")
+        words.append(f"an audit turns that into pictures, for at most {SLOWEST:.0f} s more")
     if tail is not None:
         words.append(
             f"what follows it ({tail}) is no obstacle to unmix, but to kkt, which needs dense layers and ReLUs"
