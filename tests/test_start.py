@@ -20,6 +20,7 @@ from unfit.attacker.decay import read_decay
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.start import search_start
 from unfit.attacker.start.find import find_clues, log10_chance
+from unfit.attacker.start.philox import gpu_numbers, gpu_recipe, philox
 from unfit.attacker.start.recipes import NUMPY, TORCH, numbers_of, recipes, set_torch
 from unfit.attacker.start.search import Trace, compiled, seeds_per_second, survivors
 from unfit.attacker.start.state import equations, seed_of, solutions, solve_state
@@ -109,6 +110,21 @@ def test_outputs_are_those_of_the_real_generator() -> None:
     ours = first_outputs(seeded(np.array([5, SEED], np.uint32)), places)
     assert np.array_equal(ours[:, 1], np.random.RandomState(SEED).randint(0, 2**32, 200, dtype=np.uint64))
     assert np.array_equal((ours[:, 0] & 0xFFFFFF) * 2.0**-24, TORCH.numbers(5, 200))
+
+
+def test_the_generator_of_gpus_is_philox_as_published() -> None:
+    """Known answers of Random123, and what PyTorch prints on any NVIDIA GPU after `manual_seed(0)`."""
+
+    def words(counter: tuple[int, ...], key: int) -> tuple[int, ...]:
+        a, b, c, d = (np.array([each], np.uint64) for each in counter)
+        return tuple(int(each[0]) for each in philox((a, b, c, d), np.array(key, np.uint64)))
+
+    assert words((0, 0, 0, 0), 0) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    digits = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+    assert words(digits, 0x299F31D0_A4093822) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
+    places = np.arange(4, dtype=np.uint64)
+    assert gpu_numbers(0, places, 256).round(4).tolist() == [0.3990, 0.5167, 0.0249, 0.9401]
+    assert gpu_numbers(0, places, 256, calls=1).round(4).tolist() == [0.9722, 0.7910, 0.4690, 0.3300]
 
 
 def test_masks_reach_any_place() -> None:
@@ -229,6 +245,17 @@ def test_scikit_learn_and_numpy_too() -> None:
     assert found is not None
     assert (found.seed, found.rule, found.generator) == (SEED, "scikit-learn's MLP", NUMPY.name)
     assert found.correlation > 0.9
+
+
+@pytest.mark.parametrize("blocks", [40, 48, 10_000])
+def test_a_start_that_a_gpu_drew_is_found_for_likely_seeds(blocks: int) -> None:
+    """GPUs of 5 and 8 processors, and one that fills every tensor in a single turn."""
+    architecture = drawn(plain).architecture
+    start = Target(architecture, gpu_recipe(architecture, blocks).draw(1234, 0))
+    found = find_start(moved(start, 0.5), seeds=2000)
+    assert found is not None
+    assert (found.seed, found.generator) == (1234, "PyTorch on a GPU (Philox)")
+    assert max(distances(found, start)) == 0
 
 
 def test_a_start_in_double_precision() -> None:

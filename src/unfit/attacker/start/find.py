@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.start.philox import blocks_of, gpu_recipe, likely_on_gpu
 from unfit.attacker.start.recipes import (
+    TORCH,
     Family,
     Generator,
     Origin,
@@ -308,6 +310,8 @@ class _Hunt:
             yield from self._tried(clue, self.seeds[:LIKELY])
         for clue in far:
             yield from self._tried(clue, self.seeds[:LIKELY_FAR])
+        for clue in early:
+            yield from self._on_gpu(clue)
         if self.skip:
             yield from self._skipped()
         for clue in early:
@@ -339,6 +343,16 @@ class _Hunt:
             yield from self._proven(clue, seed, 0)
         if self.deadline is not None and time.perf_counter() > self.deadline:
             self.complete = False
+
+    def _on_gpu(self, clue: Clue) -> Iterator[Start]:
+        """The same numbers by the generator of a GPU, with likely seeds."""
+        if clue.generator is not TORCH or clue.site.family != "uniform":
+            return
+        for seed in likely_on_gpu(clue.trace, self.seeds[:LIKELY_FAR]):
+            blocks = blocks_of(self.target.weights[clue.site.tensor].flatten(), seed)
+            recipe = gpu_recipe(self.target.architecture, blocks)
+            self.known.append(recipe)
+            yield from self._proven(replace(clue, recipe=recipe), seed, 0)
 
     def _solved(self, clue: Clue) -> Iterator[Start]:
         """Without any seed, where enough signs are certain: cheaper than all seeds, whatever was drawn before."""

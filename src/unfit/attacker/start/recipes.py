@@ -150,7 +150,7 @@ def _sites(generator: Generator, tape: list[Draw], shapes: Shapes) -> tuple[Site
     """Of each tensor's last draw."""
     place, found = 0, {}
     for name, family in tape:
-        found[name] = Site(name, family, place, _bound(generator, shapes, name) / math.sqrt(3))
+        found[name] = Site(name, family, place, bound_of(generator, shapes, name) / math.sqrt(3))
         num = math.prod(shapes[name])
         if family == "normal" and num < BLOCK:
             break  # so few are made in pairs of doubles, and what follows stands elsewhere
@@ -168,7 +168,7 @@ def _play_torch(
         torch.empty(skip, dtype=dtype).uniform_()
         for name, family in tape:
             value = torch.empty(shapes[name], dtype=dtype)
-            bound = _bound(generator, shapes, name)
+            bound = bound_of(generator, shapes, name)
             yield name, (value.normal_() if family == "normal" else value.uniform_(-bound, bound)).float()
 
 
@@ -181,12 +181,12 @@ def _play_numpy(
         random.set_state(("MT19937", origin, SIZE, 0, 0.0))
     random.random_sample(skip)
     for name, _ in tape:
-        bound = _bound(generator, shapes, name)
+        bound = bound_of(generator, shapes, name)
         drawn = torch.from_numpy(random.uniform(-bound, bound, shapes[name][::-1])).float()
         yield name, drawn.T.contiguous() if drawn.ndim == 2 else drawn
 
 
-def _bound(generator: Generator, shapes: Shapes, name: str) -> float:
+def bound_of(generator: Generator, shapes: Shapes, name: str) -> float:
     """Of the uniform numbers that fill a layer, its bias too."""
     shape = shapes[name.rpartition(".")[0] + ".weight"]
     return math.sqrt(6 / sum(shape)) if generator is NUMPY else 1 / math.sqrt(math.prod(shape[1:]))
