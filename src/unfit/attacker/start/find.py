@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.recipes import Family, Generator, Origin, Recipe, Site, built, numbers_of, recipes
 from unfit.attacker.start.search import Trace, seeds_per_second, survivors
 from unfit.attacker.start.state import EQUATIONS, WINDOW, seed_of, solve_state, surest_signs
@@ -76,9 +76,14 @@ class Start:
     trained: Target
 
     @cached_property
+    def change(self) -> Mixtures:
+        """What training added to it."""
+        return read_mixtures(self.trained, self.target)
+
+    @property
     def decay(self) -> float:
         """What weight decay left of the start: W = decay · W₀ + a sum over samples."""
-        return read_mixtures(self.trained, self.target).decay
+        return self.change.decay
 
     @property
     def is_trained(self) -> bool:
