@@ -12,7 +12,8 @@ from torch import Tensor
 
 Layer = tuple[Tensor, Tensor | None]  # weight and bias
 
-MOST_SIDE = 1000  # neurons or inputs that are looked at: more would cost seconds and say the same
+MOST_SIDE = 1000  # neurons or inputs that are looked at, whichever are fewer: more would cost seconds …
+MOST_OTHERS = 10_000  # … and of the other kind; more say the same
 QUIET = 0.25  # of all directions: those with least in them hold no sample, unless there are very many
 ROUNDS = 6  # of the fit at most; it converges in three or four
 CONVERGED = 1e-8
@@ -59,7 +60,9 @@ def _some(weight: Tensor) -> Tensor:
 
 
 def _spread(rows: Tensor) -> Tensor:
-    return rows[:: -(-len(rows) // MOST_SIDE)]
+    """Evenly spread rows and columns."""
+    some = rows[:: -(-len(rows) // MOST_SIDE)]
+    return some if some.ndim == 1 else some[:, :: -(-some.shape[1] // MOST_OTHERS)]
 
 
 def _quiet_space(rest: Tensor) -> Tensor:
@@ -81,6 +84,6 @@ def _bias_factor(c: float, end: Layer, start: Layer) -> float:
     """c, or 1 where only weights were decayed: the change of the bias is in the space of that of the weight."""
     if end[1] is None or start[1] is None:
         return c
-    quiet = _quiet_space(_spread(end[0] - c * start[0]).double())
+    quiet = _quiet_space(_spread(end[0]).double() - c * _spread(start[0]).double())
     biases = _spread(end[1]).double(), _spread(start[1]).double()
     return min((c, 1.0), key=lambda factor: _left(quiet, (biases[0] - factor * biases[1])[:, None]))

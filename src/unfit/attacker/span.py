@@ -19,6 +19,7 @@ CLIFF = 20.0  # a fall of the spectrum by this factor in one step is where data 
 SLOW_SVD = 1_000_000  # values in a matrix: from here on an SVD takes seconds
 AFTER_CLIFF = 1e-5  # of the largest value: rounding errors lie lower, what remains of a random start higher
 LEAST_EDGE = 1e-6  # of the largest value: below are only the rounding errors of training in float32
+AT_ONCE = 8192  # columns of a large matrix that are taken to float64 together
 GRID = 20_001  # points of the Marchenko–Pastur law: its quantiles to four digits
 SQUARE_ROUNDING = 1e-15  # of the largest eigenvalue of a Gram matrix, in float64
 
@@ -37,8 +38,7 @@ class Span:
 
 def read_span(mixtures: Tensor) -> Span:
     """mixtures: (w, d), rows are mixtures of inputs plus white noise."""
-    values, right = _singular(mixtures.double())
-    right = right.to(mixtures.dtype)
+    values, right = _singular(mixtures)
     if rank := _cliff(values):
         noise = float(values[rank:].square().mean().sqrt()) / math.sqrt(max(mixtures.shape))
         return Span(values, right, noise, float((values[rank - 1] * values[rank]).sqrt()), rank, True)
@@ -77,7 +77,7 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
 
 def visible_rank(matrix: Tensor) -> int:
     """Where the spectrum ends in a cliff; 0 if it does not."""
-    return _cliff(_singular(matrix.double())[0]) if matrix.numel() else 0
+    return _cliff(_values(matrix)) if matrix.numel() else 0
 
 
 def live(matrix: Tensor) -> Tensor:
@@ -87,18 +87,46 @@ def live(matrix: Tensor) -> Tensor:
 
 
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values, falling, and right vectors; of a large matrix by its smaller Gram matrix, which is faster.
+    """Singular values in float64, falling, and right vectors; of a large matrix by its smaller Gram matrix.
 
-    That way values below 3·10⁻⁸ of the largest are lost in rounding, far below any that matters.
+    That is faster, and values below 3·10⁻⁸ of the largest are lost in rounding, far below any that matters.
     """
     if matrix.numel() < SLOW_SVD:
-        _, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        return values, right
-    wide = matrix.shape[0] <= matrix.shape[1]
-    squares, vectors = torch.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)
-    values, vectors = squares.flip(0).clamp_min(SQUARE_ROUNDING * float(squares.max())).sqrt(), vectors.flip(1)
-    right = torch.nn.functional.normalize(vectors.T @ matrix, dim=1) if wide else vectors.T
-    return values, right
+        _, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+        return values, right.to(matrix.dtype)
+    squares, vectors = torch.linalg.eigh(_gram(matrix))
+    vectors = vectors.flip(1)
+    if matrix.shape[0] > matrix.shape[1]:
+        return _roots(squares), vectors.T.to(matrix.dtype)
+    right = torch.empty_like(matrix)
+    for some, into in zip(_columns(matrix), _columns(right), strict=True):
+        into.copy_(vectors.T @ some.double())
+    return _roots(squares), torch.nn.functional.normalize(right, dim=1)
+
+
+def _values(matrix: Tensor) -> Tensor:
+    """The singular values alone."""
+    if matrix.numel() < SLOW_SVD:
+        return torch.linalg.svdvals(matrix.double())
+    return _roots(torch.linalg.eigvalsh(_gram(matrix)))
+
+
+def _gram(matrix: Tensor) -> Tensor:
+    """A Aᵀ or Aᵀ A, whichever is smaller, in float64: summed over parts, so that no copy of all is made."""
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    total = torch.zeros(len(wide), len(wide), dtype=torch.float64, device=matrix.device)
+    for some in _columns(wide):
+        part = some.double()
+        total.addmm_(part, part.T)
+    return total
+
+
+def _columns(matrix: Tensor) -> tuple[Tensor, ...]:
+    return matrix.split(AT_ONCE, dim=1)
+
+
+def _roots(squares: Tensor) -> Tensor:
+    return squares.flip(0).clamp_min(SQUARE_ROUNDING * float(squares.max())).sqrt()
 
 
 def _cliff(values: Tensor) -> int:

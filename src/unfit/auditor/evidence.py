@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unfit.attacker.ica import tellable
 from unfit.attacker.invert import invert
-from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.start import find_start
 from unfit.attacker.start.twister import SEEDS
 from unfit.auditor.calibration import Calibration, calibrate, calibrate_sets, interval, strata
@@ -280,10 +280,12 @@ def attacked_mixtures(case: Case, pool: Pool) -> Mixtures:
     told = pool.facts.get("start") or {}
     if case.base is not None or not told.get("found"):
         return case.mixtures
+    if case.mixtures.found:
+        return case.mixtures.found[0]
     seed = told["seed"]  # None: the state was solved for, which is done again
     seeds = SEEDS if seed is None else range(seed, seed + 1)
     start = find_start(case.attacked, seeds=seeds, skip=told["skip"])
-    return case.mixtures if start is None else read_mixtures(case.attacked, start.target)
+    return case.mixtures if start is None else start.change
 
 
 def _effort(pool: Pool, mixtures: Mixtures) -> Effort:

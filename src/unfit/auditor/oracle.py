@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from unfit.auditor.case import Case
 
 RIDGE = 1e-4  # of the largest squared singular value of the samples: copies among them must not divide by zero
-MOST_SAMPLES = 1000  # of each set that are weighed against each other: their SVD takes seconds
+MOST_SAMPLES = 1000  # of each set that are weighed against each other: that takes seconds
+AT_ONCE = 8192  # inputs that are taken to float64 together
+SHOWN_AT_ONCE = 2**24  # values of samples that are projected together: 64 MB, a few times over
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +78,21 @@ def as_maps(x: Tensor, mixtures: Mixtures) -> Tensor:
 def reactions(maps: Tensor, weight: Tensor) -> Tensor:
     """‖W e_i‖² / ‖e_i‖² for each row of `maps`, where e_i is what the other rows leave unexplained of it: (n,).
 
-    By ridge regression e_i is row i of U diag(s / (s² + ρ)) Vᵀ up to its length, with maps = U diag(s) Vᵀ. All
-    rows are treated alike, so for samples that the weights never saw the order of these numbers is pure chance.
+    By ridge regression e_i is, up to its length, row i of K A with A the rows and K = (A Aᵀ + ρ)⁻¹. So K and the
+    products of all rows with each other and with the weights are all it takes: nothing of the inputs' size is kept.
+    All rows are treated alike, so for samples that the weights never saw the order of these numbers is pure chance.
     That is why their common mean goes: private samples less their own mean would add up to zero, others would not.
     """
-    left, values, right = torch.linalg.svd((maps - maps.mean(0)).double(), full_matrices=False)
-    unique = left * (values / (values.square() + RIDGE * values[0].square()))  # in coordinates of `right`
-    energy = (weight.double() @ right.T @ unique.T).square().sum(0)
-    return energy / unique.square().sum(1).clamp_min(1e-300)
+    gram, product = maps.new_zeros(len(maps), len(maps)).double(), weight.new_zeros(len(weight), len(maps)).double()
+    for some, of_weight in zip(maps.split(AT_ONCE, 1), weight.split(AT_ONCE, 1), strict=True):
+        a = some.double() - some.double().mean(0)
+        gram.addmm_(a, a.T)
+        product.addmm_(of_weight.double(), a.T)
+    squares, vectors = torch.linalg.eigh(gram)
+    ridge = squares.clamp_min(0) + RIDGE * squares[-1]
+    energy = (product @ (vectors / ridge) @ vectors.T).square().sum(0)
+    length = (vectors.square() * squares.clamp_min(0) / ridge.square()).sum(1)
+    return energy / length.clamp_min(1e-300)
 
 
 def span_similarity(samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Tensor, window: int) -> Tensor:
@@ -92,6 +101,10 @@ def span_similarity(samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Te
     Its scale is fitted, since the way back through a convolution has none.
     """
     basis = mixtures.span.right[: mixtures.span.rank]
-    shown, seen = mixtures.inputs(maps @ basis.T @ basis).cpu(), samples.x - mean
-    fit = (shown * seen).flatten(1).sum(1) / shown.flatten(1).square().sum(1).clamp_min(1e-30)
-    return compare(shown * fit.view(-1, *[1] * (seen.ndim - 1)), samples, slice(None), mean, window)
+    size, found = max(1, SHOWN_AT_ONCE // maps.shape[1]), []
+    for start in range(0, len(maps), size):
+        rows = slice(start, start + size)
+        shown, seen = mixtures.inputs(maps[rows] @ basis.T @ basis).cpu(), samples.x[rows] - mean
+        fit = (shown * seen).flatten(1).sum(1) / shown.flatten(1).square().sum(1).clamp_min(1e-30)
+        found.append(compare(shown * fit.view(-1, *[1] * (seen.ndim - 1)), samples, rows, mean, window))
+    return torch.cat(found)

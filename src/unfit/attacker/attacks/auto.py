@@ -16,7 +16,7 @@ from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
 from unfit.attacker.ica import tellable
 from unfit.attacker.method import Method, Outlook, gather
-from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
 from unfit.base.progress import Report, quiet, split, within
@@ -62,7 +62,8 @@ class Auto(Method):
         looking, attacking = within(progress, 0, SEARCH_SHARE), within(progress, SEARCH_SHARE, 1)
         search = search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking)
         if search.start is not None and search.start.is_trained:
-            mixtures = read_mixtures(mixtures.target, search.start.target)
+            mixtures.found[:] = [search.start.change]
+            mixtures = search.start.change
         return mixtures, attacking, {"start": search.facts()}
 
     def _forecast(self, mixtures: Mixtures) -> Forecast | None:

@@ -47,6 +47,7 @@ RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
 SOFT = 0.1  # of the mean value: what a reweighted program takes for small
 STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
 ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
+MOST_COSINES = 4096**2  # between inputs, at once: with more inputs, each is compared with some of the others
 ENOUGH_COLUMNS = 3  # times the rank: a random span of more than 2 inputs a dimension has no cone (Wendel)
 
 # Proof
@@ -374,7 +375,8 @@ def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
     left = space.directions - basis @ (basis.T @ space.directions)
     size = np.linalg.norm(left, axis=0)
     unit = left / np.maximum(size, np.finfo(float).tiny)
-    rare = np.square(np.square(unit.T @ unit)).sum(1)
+    some = unit[:, :: max(1, unit.shape[1] ** 2 // MOST_COSINES)]
+    rare = np.square(np.square(unit.T @ some)).sum(1)
     rare[size < CLEAR] = -1
     rare[list(tried)] -= rare.max() + 1 if len(tried) < len(rare) else 0
     best = int(rare.argmax())

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.philox import blocks_of, gpu_recipe, likely_on_gpu
 from unfit.attacker.start.recipes import (
     TORCH,
@@ -88,9 +88,14 @@ class Start:
     trained: Target
 
     @cached_property
+    def change(self) -> Mixtures:
+        """What training added to it."""
+        return read_mixtures(self.trained, self.target)
+
+    @property
     def decay(self) -> float:
         """What weight decay left of the start: W = decay · W₀ + a sum over samples."""
-        return read_mixtures(self.trained, self.target).decay
+        return self.change.decay
 
     @property
     def is_trained(self) -> bool:
