@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from unfit import Auto, Samples, audit, draw, draw_unseen, read_source
 
 RUNS = Path("runs/federated")
-BUDGET = 300.0  # seconds after which no further run of an attack is begun
+BUDGET = 900.0  # seconds after which no further run of an attack is begun
 RECOVERED_PSNR = 19.0  # dB: an image counts as recovered above this in Dimitrov et al. (2022)
 OTHERS, ROUNDS = 2000, 3  # samples and epochs of a global model that is not random any more
 
@@ -47,11 +47,12 @@ class Client:
     momentum: float = 0.0
     noise: float = 0.0  # added to the update: standard deviation, of its own root mean square in each tensor
     half: bool = False  # the new weights are sent in float16
+    raw: bool = False  # pictures from 0 to 1 instead of −1 to 1
 
 
 PLAIN = Client()
 GRADIENT = Client(batch=None, epochs=1, lr=0.1)
-DIGITS = Client(data="mnist", lr=0.05)
+DIGITS = Client(data="mnist", lr=0.05, raw=True)
 CASES = {
     "plain": PLAIN,
     "batch5": replace(PLAIN, batch=5),
@@ -78,6 +79,7 @@ CASES = {
     "noise1e-1": replace(PLAIN, noise=1e-1),
     "noise1": replace(PLAIN, noise=1.0),
     "digits": DIGITS,
+    "digits_normalised": replace(DIGITS, raw=False),
     "digits_pretrained": replace(DIGITS, pretrained=True),
     "digits_width1000": replace(DIGITS, hidden=(1000, 1000)),
     "gradient16": replace(GRADIENT, n=16),
@@ -148,22 +150,23 @@ def samples(client: Client, folder: Path, seed: int) -> tuple[Samples, Samples, 
 
 def measure(client: Client, folder: Path, seed: int) -> dict[str, Any]:
     own, unseen, others = samples(client, folder, seed)
+    x = _seen(own, client)
     torch.manual_seed(seed)
     start = build(client, own.shape)
     if client.pretrained:
-        train(start, _seen(others), others.y, Client(batch=32, epochs=ROUNDS, lr=0.05))
+        train(start, _seen(others, client), others.y, Client(batch=32, epochs=ROUNDS, lr=0.05))
     model = copy.deepcopy(start)
-    train(model, _seen(own), own.y, client)
+    train(model, x, own.y, client)
     model = sent(model, start, client)
     began, processor = time.perf_counter(), time.process_time()
-    record = audit(model, _seen(own), _seen(unseen), base=start, attack=Auto(budget=BUDGET)).record
+    record = audit(model, x, _seen(unseen, client), base=start, attack=Auto(budget=BUDGET)).record
     names = (
         *("num_samples", "num_unseen", "num_proven", "num_proven_candidates", "num_good", "num_good_unseen"),
         *("num_recognisable", "num_recognisable_unseen", "num_recovered", "num_recovered_unseen"),
         *("estimated_num_samples", "verdict"),
     )
     with torch.no_grad():
-        right = float((model(_seen(own)).argmax(1) == own.y).float().mean())
+        right = float((model(x).argmax(1) == own.y).float().mean())
     return {name: getattr(record, name) for name in names} | {
         "num_psnr": sum((each.psnr or 0.0) > RECOVERED_PSNR for each in record.samples),
         "accuracy": right,
@@ -172,9 +175,8 @@ def measure(client: Client, folder: Path, seed: int) -> dict[str, Any]:
     }
 
 
-def _seen(drawn: Samples) -> Tensor:
-    """As most training code normalises pictures: from −1 to 1."""
-    return 2 * drawn.x - 1
+def _seen(drawn: Samples, client: Client) -> Tensor:
+    return drawn.x if client.raw else 2 * drawn.x - 1
 
 
 def row(name: str, measured: list[dict[str, Any]]) -> str:

@@ -16,7 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from conftest import Run
-from unfit import Reading, Target, UnfitError, apply_update, draw, load_base, load_target, read_source
+from unfit import Reading, Target, UnfitError, apply_update, draw, draw_unseen, load_base, load_target, read_source
+from unfit.auditor.case import case_of
+from unfit.auditor.fitting import check_fit
 from unfit.base.errors import UsageError
 
 State = dict[str, Tensor]
@@ -127,9 +129,10 @@ def test_a_list_holds_buffers_too(tmp_path):
     assert torch.equal(base.weights["layer1.weight"], start[1].weight)
     with pytest.raises(UnfitError, match=r"arr_2, of shape \(30,\), is not that of a plain perceptron.*`model`"):
         load_target(base=tmp_path / "global.npz", update=tmp_path / "update.npz")
-    torch.save(start.state_dict(), tmp_path / "global.pt")
-    same_layer = load_target(base=tmp_path / "global.pt", update=tmp_path / "update.npz").weights["layer1.weight"]
-    assert torch.allclose(same_layer, model[1].weight)
+    for name in ("state.pt", "named.npz"):
+        WRITERS[name](tmp_path / name, start.state_dict())
+        found = load_target(base=tmp_path / name, update=tmp_path / "update.npz").weights["layer1.weight"]
+        assert torch.allclose(found, model[1].weight)
     save_file(start.state_dict(), tmp_path / "global.safetensors")
     with pytest.raises(UnfitError, match=r"does not keep the order of its tensors.*torch\.save"):
         load_target(base=tmp_path / "global.safetensors", update=tmp_path / "update.npz")
@@ -220,6 +223,22 @@ def test_an_update_gives_the_clients_faces_away(tmp_path, client, run: Run):
     code, _, err = run("audit", *given[2:], *data, "--out", tmp_path / "other")
     assert code == 64
     assert "give the weights that it changes, as the --base" in err
+
+
+def test_a_single_step_need_not_have_taught_the_model_anything(client):
+    """What the change is made of is private, whatever the accuracy; the same pictures upside down are not."""
+    start, _, _ = client
+    source = read_source("faces")
+    own = draw(source, N, 0)
+    unseen = draw_unseen(source, own, 120, 0)
+    model = copy.deepcopy(start)
+    nn.functional.binary_cross_entropy_with_logits(model(own.x)[:, 0], own.y.float()).backward()
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    fit = check_fit(case_of(model, (own.x, own.y), (unseen.x, unseen.y), base=start))
+    assert (fit.private_accuracy, fit.fits) == (0.5, True)
+    turned = case_of(model, (own.x.flip(2), own.y), (unseen.x.flip(2), unseen.y), base=start)
+    assert not check_fit(turned).fits
+    assert not check_fit(case_of(model, (own.x, own.y), (unseen.x, unseen.y))).fits  # nothing is known of a change
 
 
 def test_the_members_of_a_base_are_not_those_of_its_update(tmp_path, client, run: Run, face_run: Path):
