@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from unfit.base.nets import Architecture as Architecture
     from unfit.base.nets import parse_architecture as parse_architecture
     from unfit.base.target import Target as Target
+    from unfit.base.updates import apply_update as apply_update
     from unfit.lab.fit import FitSettings as FitSettings
     from unfit.lab.fit import fit as fit
     from unfit.lab.runs import audit_run as audit_run
@@ -89,6 +90,7 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
         "parse_architecture",
     ),
     "unfit.base.target": ("Target",),
+    "unfit.base.updates": ("apply_update",),
     "unfit.lab.fit": (
         "FitSettings",
         "fit",

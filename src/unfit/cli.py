@@ -154,6 +154,13 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
 TARGET_HELP = "A checkpoint or a folder; `unfit formats` lists what can be read."
 TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
+TargetOrUpdate = Annotated[
+    Path | None, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} With --update there is none.")
+]
+Update = Annotated[
+    Path | None,
+    typer.Option(help="Instead of TARGET: a client's differences to --base, new weights less old ones."),
+]
 Base = Annotated[
     Path | None, typer.Option(help="The weights training started from, if known; attacks the change.")
 ]
@@ -412,17 +419,18 @@ def fit(
 @app.command()
 @grouped
 def attack(
-    target: TargetPath,
     out_file: Annotated[Path, typer.Option("--out", help="The file of candidates; must not exist yet.")],
     options: BudgetOptions,
     how: ModelOptions,
+    target: TargetOrUpdate = None,
     base: Base = None,
+    update: Update = None,
     force: Force = False,
 ) -> int:
     """Reconstruct training samples from weights alone."""
     value = options.value()
     with new_file(out_file, force) as file:
-        attacked = load_target(target, how.value(), base)
+        attacked = load_target(target, how.value(), base, update)
         start = load_base(base, attacked) if base else None
         with bar("attacking") as progress:
             candidates = run_attack(value, attacked, start, progress)
@@ -544,11 +552,12 @@ def audit(
     data: DataOptions,
     options: BudgetOptions,
     policy: PolicyOptions,
-    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help=TARGET_HELP)] = None,
+    target: TargetOrUpdate = None,
     repeat: Annotated[
         Path | None, typer.Option("--from", help="An audit.json or its folder: repeat that audit.")
     ] = None,
     base: Base = None,
+    update: Update = None,
     candidates: Annotated[
         Path | None, typer.Option(help="Search these, of `unfit attack` or the folder of a sweep; attack nothing.")
     ] = None,
@@ -568,15 +577,16 @@ def audit(
     force: Force = False,
 ) -> int:
     """Which training samples do these weights give away? Exit code 0 pass, 1 leak, 3 inconclusive."""
-    if (target is None) == (repeat is None):
-        raise UsageError("give either a TARGET or --from AUDIT.JSON")
+    if (target is None and update is None) == (repeat is None):
+        raise UsageError("give either a TARGET, or --base and --update, or --from AUDIT.JSON")
     if repeat and (given := _given(context) - NOT_REPEATED):
         names = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in given))
         raise UsageError(f"--from repeats an audit as it was: leave out {names}")
     if junit_file and junit_file.exists() and not force:
         raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
     chosen = {**vars(how), "base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
-    request = _request(target, data, options, policy, chosen) if target else None
+    chosen |= {"target": target, "update": update}
+    request = None if repeat else _request(data, options, policy, chosen)
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
         with bar("searching the candidates" if candidates else "auditing") as progress:
             if request is not None:
@@ -598,13 +608,11 @@ def audit(
 
 
 def _request(
-    target: Path, data: DataOptions, options: BudgetOptions, policy: PolicyOptions, chosen: dict[str, Any]
+    data: DataOptions, options: BudgetOptions, policy: PolicyOptions, chosen: dict[str, Any]
 ) -> AuditRequest:
     attack, rules = options.value(), policy.value()
     try:
-        return AuditRequest(
-            target=str(target), **vars(data), **chosen, attack=attack, policy=rules, seed=options.seed
-        )
+        return AuditRequest(**vars(data), **chosen, attack=attack, policy=rules, seed=options.seed)
     except ValidationError as error:
         raise UsageError(explained(error)) from error
 
@@ -643,13 +651,14 @@ def diff(
 @app.command()
 @grouped
 def preflight(
-    target: TargetPath,
     how: ModelOptions,
+    target: TargetOrUpdate = None,
     base: Base = None,
+    update: Update = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for machines.")] = False,
 ) -> int:
     """Which attacks apply to these weights, why not the others, and how long? Exit code 3 if there are none."""
-    found = preflight_file(target, base, how.value())
+    found = preflight_file(target, base, how.value(), update)
     if as_json:
         print(json_text(found.record()), end="")
     else:

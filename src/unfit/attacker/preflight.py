@@ -114,10 +114,12 @@ def _likely(target: Target) -> Search | None:
     return search if search.start is not None and search.start.is_trained else None
 
 
-def preflight_file(path: Path, base: Path | None = None, reading: Reading | None = None) -> Preflight:
+def preflight_file(
+    path: Path | None, base: Path | None = None, reading: Reading | None = None, update: Path | None = None
+) -> Preflight:
     """The same for a file, even if no attack covers its net; a file that cannot be read is an error."""
     try:
-        target = load_target(path, reading, base)
+        target = load_target(path, reading, base, update)
     except NotPlainError as error:
         return not_covered(error.found)
     return preflight(target, load_base(base, target) if base else None)

@@ -222,9 +222,9 @@ class Members(BaseModel):
 
 def read_members(request: AuditRequest) -> Members | None:
     """Which samples were trained on: of a run folder, or as given, also as a plain list of indices."""
-    path = Path(request.members) if request.members else Path(request.target) / "members.json"
-    if request.members is None and not path.is_file():
-        return None
+    path = Path(request.members or request.described / "members.json")
+    if request.members is None and (request.update or not path.is_file()):
+        return None  # what the base was trained on is not what its update was
     content = parse_json(path)
     try:
         return Members.model_validate({"indices": content} if isinstance(content, list) else content)
@@ -237,7 +237,7 @@ def read_case(request: AuditRequest) -> Case:
     source, private = private_set(request)
     shape = request.input_shape or (None if private.shape[0] in FLAT_PICTURES else private.shape)
     reading = Reading(model=request.model, layer=request.layer, input_shape=shape)
-    target = load_target(request.target, reading, request.base)
+    target = load_target(request.target, reading, request.base, request.update)
     source, private = private_set(request, target.architecture.num_outputs, source)
     unseen = unseen_set(request, source, private)
     about = read_members(request)
@@ -260,7 +260,7 @@ def shaped_like(target: Target, request: AuditRequest, private: Samples) -> Targ
         return target  # it was run on such samples
     if request.input_shape:
         return with_shape(target, request.input_shape)
-    path, shape = Path(request.target), private.shape
+    path, shape = request.described, private.shape
     described = (path / "target.json" if path.is_dir() else path.with_suffix(".json")).is_file()
     if described or shape[0] in FLAT_PICTURES or not _may_reshape(target, shape):
         return target

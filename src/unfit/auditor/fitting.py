@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unfit.auditor.case import Case
+from unfit.auditor.oracle import maps_of, p_more, react
 from unfit.auditor.preprocessing import AS_IS, CENTRED
 from unfit.auditor.samples import Samples, Truth
 from unfit.base.errors import listed
@@ -78,7 +79,7 @@ def check_fit(case: Case) -> Fitting:
     errors, unseen_errors = rule(own, case.private), rule(others, case.unseen)
     chance, p_value = guessing(own, case.private)
     # very few samples cannot do better than all right
-    guesses = p_value >= CHANCE_LEVEL and bool(errors.any())
+    guesses = p_value >= CHANCE_LEVEL and bool(errors.any()) and not changed_by(case)
     score = score_words(errors, truth)
     if guesses:
         doubt = f"the model {score}, where guessing gets {chance:.0%}"
@@ -92,10 +93,20 @@ def check_fit(case: Case) -> Fitting:
     cause = find_cause(case, bool(doubt))
     if cause and not doubt:
         doubt = f"the model {score.replace(' ', ' only ', 1)}"
-    if not doubt and truth == "classes" and (cause := find_layout(case)):
-        doubt = f"the model {score}, but was trained on another form"
+    if not doubt and truth == "classes" and (layout := find_layout(case)) and not changed_by(case):
+        doubt, cause = f"the model {score}, but was trained on another form", layout
     reasons = [doubt] * bool(doubt) + [CAUSES] * (guesses and not cause)
     return _fitting(truth, errors, unseen_errors, (chance, p_value), reasons, cause)
+
+
+def changed_by(case: Case) -> bool:
+    """Whether the change since the base is made of these samples, in this form, whatever the model knows by now.
+
+    A federated update may be a single step. Such samples cannot pass: the oracle finds them in the change.
+    """
+    if case.base is None:
+        return False
+    return p_more(*react(maps_of(case, case.mixtures), case.mixtures)) < CHANCE_LEVEL
 
 
 def _fitting(

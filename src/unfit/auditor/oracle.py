@@ -46,24 +46,40 @@ class Oracle:
 
         Twice the smaller of two: all of them react a little more (Mann–Whitney), or some of them much more.
         """
-        from scipy.stats import mannwhitneyu  # imported here because it takes a second to load
+        return min(1.0, 2 * min(p_more(self.reaction, self.unseen_reaction), self._p_some(fpr)))
 
-        n, num_unseen = len(self.reaction), len(self.unseen_reaction)
-        all_more = float(mannwhitneyu(self.reaction, self.unseen_reaction, alternative="greater").pvalue)
-        return min(1.0, 2 * min(all_more, chance(self.num_held(fpr), n, num_unseen, fpr)))
+    def _p_some(self, fpr: float) -> float:
+        return chance(self.num_held(fpr), len(self.reaction), len(self.unseen_reaction), fpr)
+
+
+def p_more(reaction: Tensor, unseen_reaction: Tensor) -> float:
+    """How often chance alone would let the weights react more to all of the private samples (Mann–Whitney)."""
+    from scipy.stats import mannwhitneyu  # imported here because it takes a second to load
+
+    return float(mannwhitneyu(reaction, unseen_reaction, alternative="greater").pvalue)
 
 
 def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
     """Ask the oracle about every sample of a case, and what these mixtures hold of it."""
-    sets = [samples.centred(case.mean) for samples in (case.private, case.unseen)]
-    maps = [as_maps(samples.x, mixtures) for samples in sets]
-    first = [each[:MOST_SAMPLES] for each in maps]
-    reaction, unseen_reaction = reactions(torch.cat(first), mixtures.weight).split([len(each) for each in first])
+    maps = maps_of(case, mixtures)
     shown = [
         span_similarity(samples, each, mixtures, case.mean, window)
         for samples, each in zip((case.private, case.unseen), maps, strict=True)
     ]
-    return Oracle(reaction.cpu(), unseen_reaction.cpu(), *shown)
+    return Oracle(*react(maps, mixtures), *shown)
+
+
+def maps_of(case: Case, mixtures: Mixtures) -> list[Tensor]:
+    """What enters the attacked layer for the private and for the unseen samples."""
+    sets = (samples.centred(case.mean) for samples in (case.private, case.unseen))
+    return [as_maps(samples.x, mixtures) for samples in sets]
+
+
+def react(maps: list[Tensor], mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+    """The reactions of the weights to both sets."""
+    first = [each[:MOST_SAMPLES] for each in maps]
+    own, unseen = reactions(torch.cat(first), mixtures.weight).cpu().split([len(each) for each in first])
+    return own, unseen
 
 
 def as_maps(x: Tensor, mixtures: Mixtures) -> Tensor:

@@ -28,7 +28,7 @@ DIGITS = 2  # of an average: more would tell who is in it
 STEP = 10**-DIGITS
 CELLS = 4  # noise of so many cells a side: finer noise would make pages large
 NUMBERS = ("output", "similarity", "assigned", "ncc", "psnr", "l2", "upper_bound")
-PATHS = ("target", "data", "members", "unseen", "base", "model", "candidates")
+PATHS = ("target", "update", "data", "members", "unseen", "base", "model", "candidates")
 
 
 def redact(audit: Audit) -> Audit:

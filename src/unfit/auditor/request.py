@@ -17,7 +17,7 @@ from unfit.auditor.grades import GRADE_WORDS, Grade
 from unfit.auditor.match import WINDOW, WINDOWS
 from unfit.auditor.sources import absolute_name
 from unfit.base.files import Strict
-from unfit.base.load import Shape, check_picture, sizes
+from unfit.base.load import Shape, check_picture, sizes, two_targets
 
 
 def _absolute(path: object) -> object:
@@ -101,7 +101,8 @@ class Policy(Strict):
 class AuditRequest(Strict):
     """What is audited, against what, by which attack, under which policy."""
 
-    target: FilePath
+    target: FilePath | None = None
+    update: FilePath | None = None  # in its place: a client's differences to the base
     data: SourceName | None = None  # what it was trained on; a run folder knows
     members: FilePath | None = None  # which of those
     unseen: SourceName | None = None  # default: the rest of the data
@@ -126,6 +127,17 @@ class AuditRequest(Strict):
     seed: Annotated[int, Field(ge=0)] = 0  # of the unseen samples that are drawn, and of the nets of controls
 
     @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if problem := two_targets(self.target, self.base, self.update):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def described(self) -> Path:
+        """The checkpoint whose folder, or JSON file beside it, says what net it is."""
+        return Path(self.target or self.base or "")
+
+    @model_validator(mode="after")
     def _one_preprocessing(self) -> Self:
         changed = [f"`{name}`" for name in ("scale", "mean", "std") if getattr(self, name) is not None]
         given = ["`center`"] * self.center + ["`as_is`"] * self.as_is + changed
@@ -142,7 +154,7 @@ class AuditRequest(Strict):
         default = type(self.attack)(seed=self.attack.seed)
         changed = [name for name, value in self.attack if value != getattr(default, name)]
         changed = changed or ["method"] * (self.attack.method != "auto")
-        changed += ["base"] * (self.base is not None)
+        changed += ["base"] * (self.base is not None and self.update is None)
         if changed:
             names = ", ".join(f"`{name}`" for name in changed)
             raise ValueError(f"with `candidates` nothing is attacked: leave out {names}")

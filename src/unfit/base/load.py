@@ -17,13 +17,17 @@ from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import Strict
 from unfit.base.formats import read_model
 from unfit.base.formats.folders import adapter_scale
+from unfit.base.formats.kinds import kind_of
 from unfit.base.formats.limits import Weights
+from unfit.base.formats.tensors import without_wrappers
 from unfit.base.guess import guess_net
 from unfit.base.modules import as_base, as_target, base_from, load_into
 from unfit.base.target import NotPlainError, Target, fit_weights, infer_architecture, read_description
+from unfit.base.updates import added, as_named, in_chain, is_list
 
 MAX_SIDE = 65_536  # of a picture: no format holds larger ones
 MAX_DIGITS = 6  # of a size: a longer one is a mistake
+ORDERED = ("pytorch", "npz")  # kinds of files that keep tensors in the order of a state dict
 LORA = (".lora_A.weight", ".lora_B.weight")
 
 
@@ -68,16 +72,28 @@ class Reading(Strict):
     input_shape: Shape | None = None
 
 
-def load_target(path: str | Path, reading: Reading | None = None, base: str | Path | None = None) -> Target:
+def load_target(
+    path: str | Path | None = None,
+    reading: Reading | None = None,
+    base: str | Path | None = None,
+    update: str | Path | None = None,
+) -> Target:
     """Load a checkpoint in any of the formats that `unfit formats` lists.
 
     A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
     layers follow from the shapes of its weights, or come with its code. An adapter needs the `base` it adapts.
+    In place of `path`, `update` holds a client's differences to the `base` in federated learning: the target is
+    their sum.
     """
-    path, reading = Path(path), reading or Reading()
-    found = read_model(path)
+    if problem := two_targets(path, base, update):
+        raise UsageError(problem)
+    reading = reading or Reading()
+    found = read_model(path) if path else _updated(base, update, reading)
+    path = Path(path or base or "")
     if isinstance(found, nn.Module):
         return as_target(found, reading.input_shape, layer=reading.layer)
+    if is_list(found):
+        found = as_named(found, path, _like(reading, base))
     found = merged(found, path, base)
     if reading.model is not None:
         module = build_model(reading.model)
@@ -111,18 +127,23 @@ def _inferred(found: Weights, path: Path, input_shape: tuple[int, ...] | None) -
 
 def load_base(path: str | Path, target: Target) -> Target:
     """Load the weights that the target's training started from; in a run folder, `start.safetensors`."""
-    path = Path(path)
-    is_run = any((path / name).is_file() for name in ("start.safetensors", "target.safetensors"))
-    path = path / "start.safetensors" if is_run else path
+    path = _start_file(path)
     found = read_model(path)
     if isinstance(found, nn.Module):
         base = as_base(found, target)
         assert base is not None
         return base
+    found = as_named(found, path, without_wrappers(target.whole.tensors) if target.whole else target.weights)
     if target.whole is not None:
         return base_from(found, target, str(path))
     weights = fit_weights(found, target.architecture, path)
     return Target(target.architecture, weights, target.input_range)
+
+
+def _start_file(path: str | Path) -> Path:
+    path = Path(path)
+    is_run = any((path / name).is_file() for name in ("start.safetensors", "target.safetensors"))
+    return path / "start.safetensors" if is_run else path
 
 
 def build_model(code: str) -> nn.Module:
@@ -158,6 +179,50 @@ def _call(action: Callable[[], Any], problem: str) -> Any:
     except Exception as error:
         words = str(error).splitlines()[0] if str(error) else ""
         raise UnfitError(f"{problem}: {type(error).__name__}: {words}") from error
+
+
+# Updates ------------------------------------------------------------------------------------------------------
+
+
+def two_targets(path: object, base: object, update: object) -> str | None:
+    """What is wrong with what was given as the target, in words."""
+    if path is None and update is None:
+        return "what is to be attacked? Give a checkpoint, or an `update` with the `base` that it changes"
+    if path is not None and update is not None:
+        return "an `update` is added to the `base`, which gives the target: leave out the other checkpoint"
+    if base is None and update is not None:
+        return "an `update` holds differences: give the weights that it changes, as the `base`"
+    return None
+
+
+def _updated(base: str | Path | None, update: str | Path | None, reading: Reading) -> Weights:
+    """The base with a client's differences added."""
+    assert base is not None
+    assert update is not None
+    before, change = as_named(_tensors(_start_file(base)), base, _like(reading, None)), _tensors(update)
+    like = _like(reading, base if is_list(change) else None) or before
+    return added(before, as_named(change, update, like), update)
+
+
+def _like(reading: Reading, base: str | Path | None) -> Weights | None:
+    """What names the tensors of a list, in order: the model's own code, or the base if it has names itself."""
+    if reading.model is not None:
+        return without_wrappers(build_model(reading.model).state_dict())
+    if base is None or is_list(found := _tensors(path := _start_file(base))):
+        return None
+    if (chain := in_chain(found)) is None and kind_of(path, {}) not in ORDERED:
+        raise UnfitError(
+            f"{path}: does not keep the order of its tensors, so they do not name those of a list; save the base "
+            "with torch.save, or give the code that builds the model with `model`"
+        )
+    return chain or found
+
+
+def _tensors(path: str | Path) -> Weights:
+    found = read_model(path)
+    if isinstance(found, nn.Module):
+        raise UnfitError(f"{path}: a whole net; an update and what it changes must be tensors, as in a state dict")
+    return found
 
 
 # Adapters -----------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def infer_architecture(found: Weights, path: Path) -> Architecture:
     problems = [
         f"{name} has shape {tuple(value.shape)}" for name, value in found.items() if not _is_dense(name, value)
     ]
-    order = _layer_order(found)
+    order = layer_order(found)
     if not order:
         problems.append(
             "its weight matrices do not chain: the inputs of each layer must be the outputs of the previous one"
@@ -148,7 +148,7 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path | str) ->
         raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters; the limit is {MAX_PARAMETERS:,}")
     wanted = tensor_shapes(architecture)
     if found.keys() != wanted.keys():
-        places = {name: f"layer{i}" for i, name in enumerate(_layer_order(found), 1)}
+        places = {name: f"layer{i}" for i, name in enumerate(layer_order(found), 1)}
         found = {_renamed(key, places): value for key, value in found.items()}
     problems = [f"{name} is missing" for name in wanted.keys() - found.keys()]
     problems += [f"{name} is not part of {architecture}" for name in found.keys() - wanted.keys()]
@@ -184,7 +184,7 @@ def _is_dense(name: str, value: Tensor) -> bool:
     return value.ndim == {"weight": 2, "bias": 1}.get(name.rpartition(".")[2], -1) and value.numel() > 0
 
 
-def _layer_order(found: Weights) -> list[str]:
+def layer_order(found: Weights) -> list[str]:
     """Names of dense layers in an order that chains: as stored, or sorted by the numbers in the names."""
     names = [key.rpartition(".")[0] for key in found if key.endswith(".weight")]
     for order in (names, sorted(names, key=natural)):

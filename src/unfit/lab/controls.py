@@ -59,7 +59,7 @@ Name = Literal["untrained net", "net trained on other samples"]
 
 def _nets(request: AuditRequest, case: Case) -> Iterator[tuple[Name, Case]]:
     """The same case with other nets. An untrained one has no change since a base: it is attacked as it is."""
-    settings = fit_settings(Path(request.target))
+    settings = fit_settings(Path(request.target)) if request.target else None
     scale = settings.init if settings else None
     net = initialise(case.target.architecture, scale, request.seed + FRESH)
     untrained = _target({k: v.detach() for k, v in net.state_dict().items()}, case)

@@ -14,6 +14,7 @@ from unfit.base.formats.folders import read_adapter, read_folder, read_run
 from unfit.base.formats.keras import read_h5, read_keras
 from unfit.base.formats.kinds import REFUSED, SUFFIXES, kind_of
 from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file
+from unfit.base.formats.numpy import read_npz
 from unfit.base.formats.onnx import read_onnx
 from unfit.base.formats.pytorch import read_state_dict
 from unfit.base.formats.sklearn import read_skops
@@ -43,6 +44,7 @@ FORMATS = (
         "tensors",
         read_state_dict,
     ),
+    Format("npz", "NumPy arrays, by name or in the order of a state dict", (".npz",), None, "tensors", read_npz),
     Format("onnx", "ONNX", (".onnx",), "onnx", "net", read_onnx),
     Format("keras", "Keras", (".keras",), "keras", "net", read_keras),
     Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "net or tensors", read_h5),

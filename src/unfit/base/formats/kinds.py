@@ -25,7 +25,7 @@ REFUSED = {
     "pickle": "a pickle, which could run code, so it was not loaded; save a scikit-learn model as .skops or ONNX, "
     "a PyTorch model as torch.save(model.state_dict()), or pass the object in Python",
     "gguf": "a GGUF file, which holds a quantised language model; no attack covers these",
-    "numpy": "NumPy arrays, which do not say which layer they belong to; save a state dict or a .safetensors file",
+    "numpy": "a single NumPy array; save a state dict, a .safetensors file, or all arrays with numpy.savez",
     "compressed": "a compressed file; unpack it first",
     "tflite": "a TensorFlow Lite model; save the Keras model as .keras or .h5 instead",
     "savedmodel": "a TensorFlow SavedModel, which holds code; save the Keras model as .keras or .h5 instead",
@@ -91,4 +91,4 @@ def _archive(path: Path) -> str | None:
         return "keras"
     if "schema.json" in names:
         return "skops"
-    return "numpy" if names and all(name.endswith(".npy") for name in names) else None
+    return "npz" if names and all(name.endswith(".npy") for name in names) else None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import zipfile
 from pathlib import Path
 from tokenize import TokenError  # what NumPy raises for a damaged header
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from unfit.base.errors import UnfitError
 from unfit.base.formats.layers import Affine, dense
 from unfit.base.formats.limits import check_shapes, check_zip, ready, whole
+from unfit.base.formats.numpy import read_array
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
 LOGITS = ("softmax", "logistic", "identity")  # final activations: left out, so that the net returns logits
@@ -91,7 +90,7 @@ def _value(node: dict[str, Any], archive: zipfile.ZipFile, path: Path) -> Any:
         case "ListNode" | "TupleNode":
             return [_value(each, archive, path) for each in node["content"]]
         case "NdArrayNode" if node["type"] == "numpy":
-            return _array(archive.read(node["file"]))
+            return read_array(archive.read(node["file"]))
         case "ObjectNode":
             saved = {
                 name: _value(each, archive, path)
@@ -101,14 +100,3 @@ def _value(node: dict[str, Any], archive: zipfile.ZipFile, path: Path) -> Any:
             return SimpleNamespace(saved_class=str(node["__class__"]), **saved)
         case other:
             raise UnfitError(f"{path}: cannot read a {node['__class__']} ({other})")
-
-
-def _array(data: bytes) -> np.ndarray[Any, Any]:
-    """An .npy file, whose header must tell the size that it has. Object arrays would be pickles."""
-    file = io.BytesIO(data)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("an .npy file of another version")
-    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
-        raise ValueError("an .npy file that does not have the size it tells")
-    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
