@@ -268,7 +268,7 @@ def test_controls_find_nothing_and_baselines_less(run: Run, small_run: Path, tmp
     assert all(control.num_recovered <= 2 for control in record.controls)
     assert record.controls[1].num_candidates > 20
     assert [baseline.method for baseline in record.baselines] == ["weights", "inversion"]
-    assert "control, untrained net: recovered 0" in printed
+    assert "untrained net: recovered 0" in printed
     weights = (small_run / "target.safetensors", "--members", small_run / "members.json")
     code, printed, _ = run("audit", *weights, "--method", "unmix", "--controls", "--out", tmp_path / "bare")
     assert code in (0, 1, 3)

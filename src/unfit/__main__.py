@@ -6,14 +6,19 @@ import sys
 
 from unfit import __version__
 from unfit.base.ends import ending
+from unfit.base.errors import UsageError
+from unfit.base.overview import first_steps, overview
 
 
 def main() -> None:
-    """The command line; the version without it, since loading PyTorch takes seconds."""
-    if sys.argv[1:] == ["--version"]:
-        print(__version__)
-        return
+    """The command line; what needs no PyTorch is answered without it, since loading that takes seconds."""
     with ending():  # loading takes seconds, in which a user may change their mind
+        if sys.argv[1:] in (["--version"], ["--help"]):
+            print(__version__ if sys.argv[1:] == ["--version"] else overview())
+            return
+        if not sys.argv[1:]:
+            print(first_steps())
+            sys.exit(UsageError.exit_code)
         from unfit.cli import main
 
         main()

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from unfit import __version__
 from unfit.attacker.attacks import METHODS, Attack, named_attack, run_attack
@@ -29,13 +29,11 @@ from unfit.attacker.sweep.run import sweep as run_sweep
 from unfit.attacker.sweep.trials import Sampler
 from unfit.auditor.audit import Audit, load_audit, load_record
 from unfit.auditor.compare import compare
-from unfit.auditor.fitting import UNCHECKED
 from unfit.auditor.grades import Grade
-from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
-from unfit.auditor.report.terminal import duration, show
+from unfit.auditor.report.terminal import duration, printed, show, show_audit
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
 from unfit.auditor.split import SPLIT_FILES, write_split
@@ -45,6 +43,7 @@ from unfit.base.files import as_json as json_text
 from unfit.base.files import kept, new_file, new_folder
 from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
+from unfit.base.overview import first_steps, overview
 from unfit.base.progress import bar
 from unfit.base.target import save_weights
 from unfit.lab.fit import FitSettings, Loss
@@ -53,7 +52,6 @@ from unfit.lab.runs import RUN_FILES, audit_run, fit_folder, fit_run, repeat_aud
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
-DEFENCE = "; shuffle the next start with the system's randomness before you train (docs/start.md)"
 A_DAY = 24 * 3600.0
 
 
@@ -61,14 +59,62 @@ class _Printer(Console):
     """Names in files may be anything; and Rich would end the process with exit code 1, which here is a leak."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(clean_lines(each) if isinstance(each, str) else each for each in objects), **options)
+        """Words are wrapped at spaces on a terminal; elsewhere lines stay whole."""
+        cleaned = (clean_lines(each) if isinstance(each, str) else each for each in objects)
+        super().print(*cleaned, **{"soft_wrap": not self.is_terminal} | options)
 
     def on_broken_pipe(self) -> None:
         raise
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-out = _Printer(highlight=False, markup=False, soft_wrap=True)  # a path may hold [brackets]
+Function = TypeVar("Function", bound=Callable[..., Any])
+PURPOSES = {  # the sections of a command's help, in order, and the parameters that each holds
+    "Model": "model layer input_shape base arch init biases",
+    "Data": "data n members unseen num_unseen classes resize scale mean std center as_is data_dir",
+    "Training": "loss weight_decay lr epochs batch momentum flow_time target_loss max_time",
+    "Attack": "method solver score num_candidates budget seeds skip iterations candidates trials sampler ranges "
+    "controls baselines attacks",
+    "Policy": "fail_on max_recovered min_budget fpr window",
+    "Machines": "workers cpus_per_trial gpus_per_trial ray",
+    "Output": "out_folder out_file force redacted junit_file as_json mlflow",
+    "Also": "repeat status listing seed help",
+}
+
+
+class _Command(TyperCommand):
+    """A command whose help is grouped by purpose."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PURPOSES)}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                sections[purpose(parameter)].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+def purpose(parameter: Any) -> str:
+    """The section of the help that a parameter stands in, by its name unless it says so itself."""
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    named = (purpose for purpose, names in PURPOSES.items() if parameter.name in names.split())
+    return getattr(parameter, "rich_help_panel", None) or next(named, "Also")
+
+
+class _Group(TyperGroup):
+    def get_help(self, ctx: Any) -> str:
+        return overview()
+
+
+class _App(typer.Typer):
+    def command(self, *words: Any, **options: Any) -> Callable[[Function], Function]:
+        return super().command(*words, **{"cls": _Command} | options)
+
+
+app = _App(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, cls=_Group)
+out = _Printer(highlight=False, markup=False)  # a path may hold [brackets]
 
 
 def main() -> None:
@@ -83,8 +129,14 @@ def main() -> None:
         except UnfitError as error:
             end(with_flags(str(error), group), error.exit_code)
         except typer.TyperException as error:
-            end(f"{error.format_message()} (see `unfit --help`)", UsageError.exit_code)
+            place = getattr(error, "ctx", None)
+            end(f"{error.format_message()} (see `{_path(place)} --help`)", UsageError.exit_code)
     sys.exit(code)
+
+
+def _path(context: typer.Context | None) -> str:
+    """The command that was to be run, as it is called."""
+    return context.command_path if context else "unfit"
 
 
 def with_flags(message: str, group: Any) -> str:
@@ -173,7 +225,7 @@ Classes = Annotated[
 class AttackOptions:
     """Which attack, and its settings; None: its defaults."""
 
-    method: Annotated[MethodName | None, typer.Option(help="Default: auto, all that applies.")] = None
+    method: Annotated[MethodName | None, typer.Option(help="The attack; default: auto, all that applies.")] = None
     solver: Annotated[
         Literal["fast", "paper"] | None,
         typer.Option(help="kkt: in seconds, or exactly as published, in hours."),
@@ -229,7 +281,9 @@ class ModelOptions:
     ] = None
     input_shape: Annotated[
         str | None,
-        typer.Option(metavar="SHAPE", help="Of one sample, such as 8x8 or 3x32x32; default: as data or weights."),
+        typer.Option(
+            metavar="SHAPE", help="Shape of one sample, such as 8x8 or 3x32x32; default: as data or weights say."
+        ),
     ] = None
 
     def value(self) -> Reading:
@@ -243,7 +297,10 @@ class ModelOptions:
 class DataOptions:
     """What the target was trained on, and what it never saw."""
 
-    data: Annotated[str | None, typer.Option(help="What it was trained on; a run folder knows.")] = None
+    data: Annotated[
+        str | None,
+        typer.Option(help="What it was trained on: npz:FILE, csv:FILE:LABEL, images:DIR, …; a run folder knows."),
+    ] = None
     members: Annotated[Path | None, typer.Option(help="JSON list of the training samples' indices in --data.")] = (
         None
     )
@@ -319,7 +376,7 @@ def unfit(
         out.print(__version__)
         raise typer.Exit
     if context.invoked_subcommand is None:
-        out.print(context.get_help())
+        out.print(first_steps())
         raise typer.Exit(UsageError.exit_code)
 
 
@@ -363,15 +420,16 @@ def fit(
         Literal["first", "hidden"], typer.Option(help="In the first layer or in all hidden layers.")
     ] = "first",
     method: Annotated[
-        Training, typer.Option(help="Gradient flow, plain gradient descent, or mini-batches.")
+        Training,
+        typer.Option(help="Gradient flow, plain gradient descent, or mini-batches.", rich_help_panel="Training"),
     ] = "flow",
     loss: Annotated[Loss | None, typer.Option(help="Default: logistic for two classes, ce for more.")] = None,
-    weight_decay: Annotated[float, typer.Option()] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="λ of the penalty λ/2 · ‖θ‖².")] = 0.0,
     classes: Classes = None,
     lr: Annotated[float, typer.Option(help="gd, sgd: learning rate.")] = 0.01,
-    epochs: Annotated[int, typer.Option(help="gd, sgd.")] = 10_000,
-    batch: Annotated[int, typer.Option(help="sgd.")] = 50,
-    momentum: Annotated[float, typer.Option(help="sgd.")] = 0.9,
+    epochs: Annotated[int, typer.Option(help="gd, sgd: passes over the data.")] = 10_000,
+    batch: Annotated[int, typer.Option(help="sgd: samples of a mini-batch.")] = 50,
+    momentum: Annotated[float, typer.Option(help="sgd: how much of the last step goes on.")] = 0.9,
     flow_time: Annotated[
         float, typer.Option(help="flow: learning rate × epochs of the training it stands for.")
     ] = 1e4,
@@ -481,6 +539,7 @@ def sweep(
     target: Annotated[
         Path, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} With --status: the folder of a sweep.")
     ],
+    how: ModelOptions,
     options: SweepOptions,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The folder of the sweep; if it is there, the sweep goes on.")
@@ -519,7 +578,7 @@ def sweep(
     value = options.value(
         method=method, solver=options.solver or ("paper" if method == "kkt" else None), seed=None
     )
-    attacked = load_target(target)
+    attacked = load_target(target, how.value(), base)
     with bar("sweeping", period=A_DAY) as progress:
         result = run_sweep(
             attacked,
@@ -662,8 +721,7 @@ def preflight(
     if as_json:
         print(json_text(found.record()), end="")
     else:
-        for part in show(found):
-            out.print(part, soft_wrap=isinstance(part, Text))  # tables wrap inside their cells
+        printed(out, show(found))
     return found.exit_code
 
 
@@ -674,7 +732,8 @@ def reproduce(
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name everything, with its cost; run nothing.")] = False,
     scale: Annotated[
-        Literal["small", "full"], typer.Option(help="Minutes on 2 cores, or the papers' own size for a GPU.")
+        Literal["small", "full"],
+        typer.Option(help="Minutes on 2 cores, or the papers' own size for a GPU.", rich_help_panel="Machines"),
     ] = "small",
     attacks: Annotated[
         list[str] | None,
@@ -750,7 +809,7 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folde
     """Make the page again, from an audit's audit.json and arrays.safetensors alone."""
     audit = load_audit(folder)
     write_report(audit.record, audit.arrays, folder)
-    out.print(f"page: {(folder / 'index.html').absolute()}")
+    _say_page(folder)
     return 0
 
 
@@ -799,47 +858,11 @@ def _save_audit(result: Audit, folder: Path) -> None:
     write_report(result.record, result.arrays, folder)
 
 
-def _fitted(record: Record) -> str:
-    fitting = record.fitting
-    if fitting.private_accuracy is None or fitting.unseen_accuracy is None:
-        return UNCHECKED
-    return f"{fitting.measure} {fitting.private_accuracy:.0%}, on unseen ones {fitting.unseen_accuracy:.0%}"
-
-
-def _range(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.0%} to {interval[1]:.0%}"
-
-
 def _say(result: Audit, folder: Path) -> None:
-    record = result.record
-    out.print(f"{record.verdict}: {'; '.join(record.reasons)}")
-    out.print(f"the model is taken to have seen the samples {record.inputs}; {_fitted(record)}")
-    n, num_unseen = record.num_samples, record.num_unseen
-    out.print(
-        f"exact {record.num_proven} of {n}; recognisable {record.num_recognisable} of {n}, "
-        f"{record.num_recognisable_unseen} of {num_unseen} unseen (similarity above {record.recognisable:.2f})"
-    )
-    out.print(
-        f"recovered {record.num_recovered} of {n}, a trace or more "
-        f"({_range(record.recovered_interval)} with 95% confidence), "
-        f"{record.num_recovered_unseen} of {num_unseen} unseen (similarity above {record.threshold:.2f}), "
-        f"good {record.num_good} (unseen {record.num_good_unseen}), attack {record.seconds['attack']:.1f} s"
-    )
-    if record.start:
-        out.print(f"start: {record.start.why}{DEFENCE if record.start.found else ''}")
-    oracle = record.oracle
-    out.print(
-        f"oracle: the weights react to {oracle.num_held} of {oracle.num_asked} more than to unseen samples "
-        f"(p = {oracle.p_value:.1g})"
-    )
-    if record.sweep:
-        states = ", ".join(f"{num} {state}" for state, num in record.sweep.num_trials.items())
-        most = max(record.sweep.trials, key=lambda trial: trial.num_recovered)
-        out.print(f"trials: {states}; most by one alone: {most.num_recovered} (trial {most.number})")
-    for control in record.controls:
-        out.print(f"control, {control.name}: recovered {control.num_recovered}, good {control.num_good}")
-    if record.repeat and record.repeat.controls and len(record.controls) < 2:
-        out.print("control, net trained on other samples: not run; it needs a run folder and samples left over")
-    for baseline in record.baselines:
-        out.print(f"baseline, {baseline.method}: recovered {baseline.num_recovered}, good {baseline.num_good}")
-    out.print(f"page: {(folder / 'index.html').absolute()}")
+    printed(out, show_audit(result.record))
+    _say_page(folder)
+
+
+def _say_page(folder: Path) -> None:
+    """Not wrapped: a path that is whole can be clicked."""
+    out.print(f"page: {(folder / 'index.html').absolute()}", soft_wrap=True)

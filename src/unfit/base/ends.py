@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 import threading
 import traceback
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from unfit.base.reservation import abandon
 DEBUG = "UNFIT_DEBUG"  # set to anything, tracebacks are printed
 GRACE = 1.0  # seconds between a signal and the end, for what is in the middle of a computation
 KEPT = "what was finished is kept, what was begun is removed; run the same command to go on"
+SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar hides it, and would show it again if it could end as usual
 
 
 class Terminated(KeyboardInterrupt):
@@ -86,6 +89,8 @@ def _insist(read: int, left: threading.Event) -> None:
                 word, code = ENDS[SIGNALS[signal.Signals(number[0])]]
                 abandon()
                 complain(f"{word}; {KEPT}")
+                if os.isatty(2):
+                    os.write(2, SHOW_CURSOR)
                 os._exit(code)
 
 
@@ -97,7 +102,16 @@ def end(message: str, code: int) -> NoReturn:
 
 def complain(message: str) -> None:
     """Lines of a list stay lines; nothing else in a message, such as a file's name, moves the cursor."""
-    print(f"unfit: {clean_lines(message)}", file=sys.stderr)
+    print(_wrapped(f"unfit: {clean_lines(message)}"), file=sys.stderr)
+
+
+def _wrapped(text: str) -> str:
+    """At spaces, on a terminal; elsewhere lines stay whole."""
+    if not sys.stderr.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
 def _unforeseen(error: Exception) -> str:

@@ -1,16 +1,25 @@
-"""Progress of long work: a callback, and a bar that shows it on a terminal."""
+"""Progress of long work: a callback; a bar that shows it on a terminal, and lines of a log where there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate, pairwise
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from unfit.base.ends import complain
+from unfit.base.errors import clean
 
 Report = Callable[[float, str], None]
 """Called with the fraction done (0 to 1) and a short description."""
+
+LOG_EVERY = 10.0  # seconds between two lines where there is no terminal
+BAR_WIDTH = 40  # at most; beside it stand the percentage and two times
+BESIDE_BAR = 34  # columns of those
 
 
 def quiet(fraction: float, words: str) -> None:
@@ -32,26 +41,90 @@ def split(progress: Report, shares: Sequence[float]) -> list[Report]:
 
 
 @contextmanager
-def bar(title: str, period: float = 30) -> Iterator[Report]:
-    """Show a progress bar on standard error if that is a terminal.
+def reporting(progress: Report | bool, title: str) -> Iterator[Report]:
+    """What a user gave as `progress`: a function of their own, True for a bar, False for nothing."""
+    if progress is True:
+        with bar(title) as report:
+            yield report
+    else:
+        yield progress or quiet
 
-    The remaining time is estimated from the last `period` seconds.
+
+@contextmanager
+def bar(title: str, period: float = 30) -> Iterator[Report]:
+    """Show progress on standard error: a bar on a terminal, elsewhere a line every ten seconds.
+
+    The remaining time is estimated from the last `period` seconds. A report that goes back moves nothing.
     """
     console = Console(stderr=True)
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
+    with _TwoLines(
+        BarColumn(bar_width=max(1, min(BAR_WIDTH, console.width - BESIDE_BAR))),
         TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[words]}"),
-    )
-    with Progress(
-        *columns,
+        _Times(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
         speed_estimate_period=period,
-    ) as progress:
-        task = progress.add_task(title, total=1.0, words="")
-        yield lambda fraction, words: progress.update(task, completed=min(fraction, 1.0), words=words)
+    ) as shown:
+        number = shown.add_task(title, total=1.0, words="")
+        task = shown.tasks[number]
+
+        def report(fraction: float, words: str) -> None:
+            shown.update(number, completed=max(task.completed, min(fraction, 1.0)), words=clean(words))
+
+        with _logging(task) if shown.disable else nullcontext():
+            yield report
+
+
+class _TwoLines(Progress):
+    """The bar by itself, so that no description pushes it aside; below it what is done, cut to the terminal."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(_doing(task), no_wrap=True, overflow="ellipsis", style="dim")
+
+
+class _Times(ProgressColumn):
+    max_refresh = 0.5  # seconds
+
+    def render(self, task: Task) -> Text:
+        return Text(f"after {_clock(task.elapsed)}, {_clock(_left(task))} left")
+
+
+@contextmanager
+def _logging(task: Task) -> Iterator[None]:
+    """Lines from a thread of their own: work may be silent for minutes."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(LOG_EVERY):
+            complain(f"{task.percentage:.0f}%, {_clock(_left(task))} left; {_doing(task)}")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _left(task: Task) -> float | None:
+    """By the speed of late; where that is unknown, as if all went on as so far."""
+    if task.time_remaining is not None or not task.completed or task.elapsed is None:
+        return task.time_remaining
+    return task.elapsed * (1 - task.completed) / task.completed
+
+
+def _doing(task: Task) -> str:
+    return f"{task.description}: {task.fields['words']}" if task.fields["words"] else task.description
+
+
+def _clock(seconds: float | None) -> str:
+    """0:07, 12:30, 1:02:03; what nobody can know yet is -:--."""
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -55,8 +55,7 @@ def in_processes(job: Job, workers: int) -> Iterator[Place]:
     """Several processes, which end at once when this one is done or is killed."""
     spawn = multiprocessing.get_context("spawn")
     theirs, ours = spawn.Pipe(duplex=False)
-    # pickled here, because multiprocessing would put the weights into shared memory, and containers have little
-    pool = ProcessPoolExecutor(workers, spawn, _become_worker, (pickle.dumps(job), theirs))
+    pool = ProcessPoolExecutor(workers, spawn, _become_worker, (_packed(job), theirs))
 
     def submit(number: int, values: Values) -> Future[Outcome]:
         with _signals_held():
@@ -73,6 +72,16 @@ def in_processes(job: Job, workers: int) -> Iterator[Place]:
         ours.close()
         pool.shutdown(cancel_futures=True)
         theirs.close()
+
+
+def _packed(job: Job) -> bytes:
+    """Pickled here: multiprocessing would put the weights into shared memory, and containers have little."""
+    try:
+        return pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UnfitError(
+            f"other processes cannot import this model's code ({error}): set `workers` to 1"
+        ) from error
 
 
 @contextmanager
