@@ -309,6 +309,12 @@ class DataOptions:
         int | None, typer.Option(help="How many of those; default: as many as it was trained on.")
     ] = None
     classes: Classes = None
+    feature_names: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Names of a table's columns: one a line, or a JSON list; default: its header."
+        ),
+    ] = None
     resize: Annotated[str | None, typer.Option(metavar="SIZE", help="images: to 32 or HxW, as in training.")] = (
         None
     )

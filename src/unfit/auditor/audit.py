@@ -6,7 +6,7 @@ Request → Case → candidates → matches → verdict → Record, which is bui
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -126,6 +126,7 @@ def audit(
     candidates: Candidates | str | Path | None = None,
     policy: Policy | None = None,
     input_shape: tuple[int, ...] | None = None,
+    feature_names: Sequence[str] | None = None,
     progress: Report = quiet,
 ) -> Audit:
     """Which of the private samples do the weights give away?
@@ -133,12 +134,13 @@ def audit(
     `private` is what the model was trained on, `unseen` at least as many samples of the same kind that it never
     saw: the control. x is exactly as the model sees it, y is optional: x or (x, y) as arrays, tensors or tables, a
     list of pairs, a dict, a `Dataset` or a `DataLoader`; or `Samples` as stored, less the private ones' mean.
-    `input_shape` is the shape of one sample, where x is flat and not a vector. `attack` is a name or a value such
+    `input_shape` is the shape of one sample, where x is flat and not a vector. `feature_names` are those of a
+    vector's columns, where x is no table that names them. `attack` is a name or a value such
     as `Unmix(seed=1)`. `layer` names the dense layer to attack, if not the first that sees each sample once.
     `candidates` that were made from this model before (they themselves, their file, or the folder of a sweep) are
     searched instead of attacking.
     """
-    case = case_of(model, private, unseen, base, layer, input_shape)
+    case = case_of(model, private, unseen, base, layer, input_shape, feature_names)
     policy, value = policy or Policy(), as_attack(attack)
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,7 @@ from unfit.auditor.match import vote_factor
 from unfit.auditor.preprocessing import as_seen, words
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import ONE_CLASS, Part, Samples, Source, draw_unseen
-from unfit.auditor.sources import read_source
+from unfit.auditor.sources import read_names, read_source
 from unfit.base.errors import UnfitError, UsageError, explained
 from unfit.base.files import parse_json
 from unfit.base.load import Reading, load_base, load_target
@@ -161,6 +162,7 @@ def case_of(
     base: Target | nn.Module | Estimator | None = None,
     layer: str | None = None,
     input_shape: tuple[int, ...] | None = None,
+    feature_names: Sequence[str] | None = None,
 ) -> Case:
     """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
     private, unseen = opened(private), opened(unseen)
@@ -171,7 +173,12 @@ def case_of(
     own, others = as_samples(private, unseen, target.sample_shape, target.architecture.num_outputs)
     last = isinstance(private, Given) and is_channels_last(np.shape(private.x)[1:])
     inputs = "as given, channels last made first" if last else "as given"
-    return case_with(target, as_base(base, target), own, others, inputs=inputs)
+    return named(case_with(target, as_base(base, target), own, others, inputs=inputs), feature_names)
+
+
+def named(case: Case, names: Sequence[str] | None) -> Case:
+    """With these names of the columns, where there are any."""
+    return case if names is None else replace(case, private=case.private.with_names(names))
 
 
 def case_with(
@@ -197,6 +204,7 @@ def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samp
         replace(each, x=target.split.features(each.centred(mean).x), shift=0.0, scale=1.0, are_features=True)
         for each in (private, unseen)
     )
+    first, second = (replace(each, feature_names=None) for each in (first, second))  # those were the samples'
     return in_unit_range(first, second)
 
 
@@ -248,7 +256,8 @@ def read_case(request: AuditRequest) -> Case:
     sets = (_reshaped(each, target.sample_shape) for each in (private, unseen))
     private, unseen = in_unit_range(*(as_seen(each, request, centred) for each in sets))
     base = load_base(request.base, target) if request.base else None
-    return case_with(target, base, private, unseen, source, words(request, centred))
+    names = None if request.feature_names is None else read_names(Path(request.feature_names))
+    return named(case_with(target, base, private, unseen, source, words(request, centred)), names)
 
 
 def shaped_like(target: Target, request: AuditRequest, private: Samples) -> Target:

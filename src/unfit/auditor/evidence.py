@@ -23,7 +23,7 @@ from unfit.auditor.case import Case
 from unfit.auditor.exchange import Exchange, compare_sets
 from unfit.auditor.fitting import UNCHECKED, Fitting, check_fit
 from unfit.auditor.grades import count, grade, recognisable_line
-from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, nearest, psnr
+from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, nearest, psnr, rescaled
 from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, sweep_record
 from unfit.auditor.record import (
@@ -43,7 +43,7 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.auditor.verdict import Effort, Found, Sight, decide
+from unfit.auditor.verdict import Doubt, Effort, Found, Sight, decide, next_steps
 from unfit.base.errors import MisfitError
 from unfit.base.pictures import ncc, stretch
 from unfit.base.progress import Report, quiet, split
@@ -52,7 +52,11 @@ from unfit.base.target import Target
 SAME_SAMPLE = 0.9  # correlation above which a proven candidate is taken to be this sample
 RATES = (0.01, 0.001)  # false-positive rates that are reported where there are enough unseen samples
 DIRECTIONS_SHARED = 4  # samples for each direction above the noise; with more, only what many share stands out
-ELSEWHERE = "the candidates were made elsewhere: they can show a leak, but a pass needs the attack itself"
+ELSEWHERE = Doubt(
+    "the candidates were made elsewhere: they can show a leak, but a pass needs the attack itself",
+    "audit again without --candidates",
+)
+UNLABELLED = Doubt(UNCHECKED, "give the labels of the samples too")
 MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
@@ -108,13 +112,14 @@ def evidence(
     found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
-    unchecked = [UNCHECKED] * (examined.fitting.measure == "none") + [ELSEWHERE] * pool.from_file
+    unchecked = [UNLABELLED] * (examined.fitting.measure == "none") + [ELSEWHERE] * pool.from_file
     sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
     verdict, reasons = decide(found, effort, sight, policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
         reasons=reasons,
+        next_steps=next_steps(found, effort, sight, policy),
         attacker=effort.attacker,
         policy=policy,
         num_copies=case.num_copies,
@@ -145,6 +150,7 @@ def evidence(
         data=case.source.name if case.source else "",
         inputs=case.inputs,
         class_names=list(case.private.class_names),
+        feature_names=_feature_names(case.private),
         versions=_versions(),
         machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
         repeat=request,
@@ -173,14 +179,25 @@ def _arrays(
 
 
 def _pictures(case: Case, matches: Matches) -> dict[str, Tensor]:
-    """What people look at: the samples and what came back; of features, pictures that lead to them."""
+    """What people look at: the samples and what came back; of features, also pictures that lead to them."""
+    back = matches.shown
+    if case.private.measure == "explained variance":  # of which the scale is no part
+        back = rescaled(matches.centred, case.private.x - case.mean) + case.mean
     if case.originals is None or not case.originals[0].is_image or case.private.is_image:
-        return {"original": case.private.x, "reconstruction": matches.shown, "unseen": case.unseen.x}
+        return {"original": case.private.x, "reconstruction": back, "unseen": case.unseen.x}
     private, unseen = case.originals
     shown = torch.zeros_like(private.x)
     best = matches.similarity.argsort(descending=True, stable=True)[:MOST_INVERTED]
-    shown[best] = stretch(invert(case.target.split, matches.centred[best]) / private.scale + private.mean)
-    return {"original": private.x, "reconstruction": shown, "unseen": unseen.x}
+    best = best[matches.similarity[best] > 0]  # nothing leads to nothing
+    if len(best):
+        shown[best] = stretch(invert(case.target.split, matches.centred[best]) / private.scale + private.mean)
+    features = {"features": case.private.x, "reconstructed_features": back}
+    return {"original": private.x, "reconstruction": shown, "unseen": unseen.x, **features}
+
+
+def _feature_names(samples: Samples) -> list[str] | None:
+    """Pictures have pixels, whatever the columns of their table were called."""
+    return None if samples.is_image or samples.feature_names is None else list(samples.feature_names)
 
 
 def stages(pool: Pool, n: int) -> tuple[list[float], Tensor]:

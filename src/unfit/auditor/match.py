@@ -290,9 +290,14 @@ def explained(a: Tensor, b: Tensor, common: Tensor) -> Tensor:
 
     Features of a deep model are alike; by their plain correlation all samples would resemble each other.
     """
-    scale = (a * b).sum(1) / a.square().sum(1).clamp_min(1e-30)
-    left = (scale[:, None] * a - b).square().sum(1)
+    left = (rescaled(a, b) - b).square().sum(1)
     return (1 - left / (b - common).square().sum(1).clamp_min(1e-30)).clamp_min(0)
+
+
+def rescaled(a: Tensor, b: Tensor) -> Tensor:
+    """s a, with the scale s of each row that brings it nearest to b."""
+    scale = (a * b).sum(1) / a.square().sum(1).clamp_min(1e-30)
+    return scale[:, None] * a
 
 
 def psnr(a: Tensor, b: Tensor) -> Tensor:

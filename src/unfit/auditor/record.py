@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from unfit.attacker.candidates import Described
 from unfit.attacker.method import Parameter, Value
@@ -21,6 +21,7 @@ Attacker = Literal["blind", "knows the start", "found the start"]  # whom the ve
 Interval = tuple[float, float]
 # the arrays beside `audit.json`, a row for each private sample, or for each unseen one
 OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "upper_bound", "output")
+OF_FEATURES = ("features", "reconstructed_features")  # only where the pictures are made of these
 OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_upper_bound", "unseen_output")
 
 
@@ -189,6 +190,7 @@ class Record(Strict):
     schema_version: Literal[4]
     verdict: Verdict
     reasons: list[str]
+    next_steps: list[str] = Field(default_factory=list)  # what to do about an inconclusive audit
     attacker: Attacker
     policy: Policy
     num_samples: int
@@ -230,6 +232,7 @@ class Record(Strict):
     data: str
     inputs: str  # how the model is taken to have seen them
     class_names: list[str]
+    feature_names: list[str] | None = None  # of the columns of vectors
     versions: dict[str, str]
     machine: Annotated[dict[str, str | int], AfterValidator(_has_cores)]
     repeat: AuditRequest | None  # None: made from arrays in Python

@@ -28,7 +28,7 @@ DIGITS = 2  # of an average: more would tell who is in it
 STEP = 10**-DIGITS
 CELLS = 4  # noise of so many cells a side: finer noise would make pages large
 NUMBERS = ("output", "similarity", "assigned", "ncc", "psnr", "l2", "upper_bound")
-PATHS = ("target", "update", "data", "members", "unseen", "base", "model", "candidates")
+PATHS = ("target", "update", "data", "members", "feature_names", "unseen", "base", "model", "candidates")
 
 
 def redact(audit: Audit) -> Audit:
@@ -43,7 +43,8 @@ def redact(audit: Audit) -> Audit:
         for sample in averaged(record, record.samples)
     ]
     samples.sort(key=lambda sample: str(sample.index))  # the old order would reveal indices
-    record = record.model_copy(update={"samples": samples, "redacted": True})
+    # names go too: a vocabulary is made of what people wrote
+    record = record.model_copy(update={"samples": samples, "redacted": True, "feature_names": None})
     return replace(audit, record=record, arrays=_arrays(record, audit.arrays))
 
 

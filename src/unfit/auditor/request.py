@@ -108,6 +108,7 @@ class AuditRequest(Strict):
     unseen: SourceName | None = None  # default: the rest of the data
     num_unseen: Annotated[int, Field(gt=0)] | None = None  # default: as many as it was trained on
     classes: str | None = None
+    feature_names: FilePath | None = None  # of a table's columns, where the data do not name them
     resize: Size | None = None  # height, width of images:DIR
     input_shape: Shape | None = None  # of one sample; default: as the data have it
     # how the model saw the data: x · scale, less the mean, over std; default: as they are, of a run folder centred

@@ -54,6 +54,15 @@ class Samples:
             return "ssim"
         return "explained variance" if self.are_features else "relative error"
 
+    def with_names(self, names: Sequence[str]) -> Samples:
+        """The same vectors with these names of their columns."""
+        if self.is_image or self.are_features:
+            what = "pictures" if self.is_image else "features, which a model made of the samples"
+            raise UsageError(f"`feature_names` are those of a table's columns, but these samples are {what}")
+        if len(names) != self.shape[0]:
+            raise UsageError(f"`feature_names` has {len(names)} names, the samples have {self.shape[0]} columns")
+        return replace(self, feature_names=tuple(map(str, names)))
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import math
 import os
 import re
@@ -86,6 +87,21 @@ def read_source(name: str, classes: str | None = None, resize: Size | None = Non
     names, table = _chosen(classes, tuple(map(clean, train.class_names)), split)
     train = replace(train, labels=table[train.labels], class_names=names)
     return Source(name, classes, train, test and replace(test, labels=table[test.labels], class_names=names))
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """The names of columns: a line for each, or a JSON list."""
+    if not path.is_file():
+        raise UnfitError(f"{path} {'is not a file' if path.exists() else 'does not exist'}")
+    _check_size(path, path.stat().st_size)
+    with _parsing(path):
+        text = path.read_text(encoding="utf-8-sig")
+        if not text.lstrip().startswith("["):
+            return tuple(text.splitlines())
+        names = json.loads(text)
+    if not all(isinstance(name, str) for name in names):
+        raise UnfitError(f"{path}: expected a JSON list of names, all of them strings")
+    return tuple(names)
 
 
 def absolute_name(name: str) -> str:

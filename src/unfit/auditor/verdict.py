@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from unfit.auditor.calibration import chance
 from unfit.auditor.grades import GRADE_WORDS, Grade
@@ -22,6 +23,18 @@ ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search f
 FALSE_PROOFS = "of 13,285 proofs in tests with known samples, none was false: at most 0.023%, with 95% confidence"
 BASELINES = ("weights", "inversion")
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
+# what to do about a doubt
+KNOW_THE_START = (
+    "give the weights that training started from, if anyone has them (--base), or look for them with "
+    "`unfit start`: with these an attack sees far more"
+)
+ASK_THE_ORACLE = "go by the oracle: no attack here tells so many samples apart"
+KEEP_IT = "treat the model as one that leaks: it holds these samples, and a better attack may come"
+OTHER_ATTACK = "ask `unfit preflight` which attacks apply, and to which layer (--method, --layer, --base)"
+MORE_TIME = "give the attack more time (--budget), or leave the limit out"
+MORE_SAMPLES = "give more samples, private and unseen ones alike (--num-unseen)"
+RANDOM_UNSEEN = "hold unseen samples out at random before training: `unfit split` does so"
+ALL_SAMPLES = "give all samples that it was trained on (--data), or the weights before its last stage (--base)"
 ATTACKERS: dict[Attacker, str] = {
     "blind": "an attacker who has the weights and nothing else",
     "knows the start": "an attacker who also has the weights that training started from",
@@ -58,6 +71,13 @@ class Effort:
     attacker: Attacker
 
 
+class Doubt(NamedTuple):
+    """Why finding so little says nothing, and what would help."""
+
+    reason: str
+    step: str
+
+
 @dataclass(frozen=True)
 class Sight:
     """What the auditor knows besides: the oracle's answer, and why the two sets cannot be compared, if so."""
@@ -65,7 +85,7 @@ class Sight:
     oracle_p_value: float
     num_held: int
     differences: Sequence[str] = ()
-    unchecked: Sequence[str] = ()  # what could not be looked at: no reason against a leak, but against a pass
+    unchecked: Sequence[Doubt] = ()  # what could not be looked at: no reason against a leak, but against a pass
 
 
 def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[Verdict, list[str]]:
@@ -73,8 +93,15 @@ def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[
     if leaks := _leaks(found, sight, policy):
         return "leak", [*leaks, f"this is what {ATTACKERS[effort.attacker]} can do"]
     if doubts := _doubts(found, effort, sight, policy):
-        return "inconclusive", doubts
+        return "inconclusive", [doubt.reason for doubt in doubts]
     return "pass", _passes(found, effort, policy)
+
+
+def next_steps(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
+    """What to do about an inconclusive audit, each step once; nothing where the audit is conclusive."""
+    if _leaks(found, sight, policy):
+        return []
+    return list(dict.fromkeys(doubt.step for doubt in _doubts(found, effort, sight, policy)))
 
 
 def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
@@ -92,10 +119,10 @@ def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
     return leaks
 
 
-def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
+def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[Doubt]:
     """Why finding so little says nothing."""
     if effort.status.startswith("not applicable"):
-        return [f"this attack cannot be run on this model ({effort.status})"]
+        return [Doubt(f"this attack cannot be run on this model ({effort.status})", OTHER_ATTACK)]
     return [
         *_doubts_about_sets(found, sight, policy),
         *sight.unchecked,
@@ -104,52 +131,63 @@ def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[
     ]
 
 
-def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[str]:
-    n, num_unseen, doubts = found.num_samples, found.num_unseen, list(sight.differences)
+def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[Doubt]:
+    n, num_unseen = found.num_samples, found.num_unseen
+    doubts = [Doubt(each, RANDOM_UNSEEN) for each in sight.differences]
     if chance(n, n, num_unseen, policy.fpr) >= SIGNIFICANT:
-        doubts.append(f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance")
+        words = f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance"
+        doubts.append(Doubt(words, MORE_SAMPLES))
     elif found.num_recovered > policy.max_recovered and SIGNIFICANT <= found.p_value < NEARLY:
         more = _enough_unseen(found, policy.fpr)
         remedy = f"{more} unseen samples instead of {num_unseen}" if more else "more unseen samples"
-        doubts.append(f"{_counted(found, 'trace')}; {_odds(found)}; {remedy} would tell")
+        words = f"{_counted(found, 'trace')}; {_odds(found)}; {remedy} would tell"
+        doubts.append(Doubt(words, f"audit again with --num-unseen {more}" if more else MORE_SAMPLES))
     return doubts
 
 
-def _doubts_about_effort(effort: Effort, policy: Policy) -> list[str]:
+def _doubts_about_effort(effort: Effort, policy: Policy) -> list[Doubt]:
     doubts = []
     if not effort.num_candidates or not effort.rank:
-        doubts.append("the first layer shows nothing above its noise, so this attack had nothing to work on")
+        words = "the first layer shows nothing above its noise, so this attack had nothing to work on"
+        doubts.append(Doubt(words, KNOW_THE_START))
     elif effort.method in BASELINES:
-        doubts.append(f"{effort.method} is a baseline that finds little in any model: a pass needs a real attack")
+        words = f"{effort.method} is a baseline that finds little in any model: a pass needs a real attack"
+        doubts.append(Doubt(words, "audit again with --method auto"))
     enough = policy.min_budget is not None and effort.seconds >= policy.min_budget
     if effort.status != "finished" and not enough:
         least = f"; the policy asks for {policy.min_budget:g} s" if policy.min_budget else ""
-        doubts.append(f"the attack ended after {effort.seconds:.0f} s, not all tried ({effort.status}){least}")
+        words = f"the attack ended after {effort.seconds:.0f} s, not all tried ({effort.status}){least}"
+        doubts.append(Doubt(words, MORE_TIME if effort.status == "out of budget" else OTHER_ATTACK))
     return doubts
 
 
-def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
+def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[Doubt]:
     """Could it have found something? Not asked where it did find something, within the limit of the policy."""
-    if policy.fail_on == "exact" and effort.attacker == "blind":
-        return ["nothing can be proven without the weights that training started from, the base"]
+    blind = effort.attacker == "blind"
+    if policy.fail_on == "exact" and blind:
+        words = "nothing can be proven without the weights that training started from, the base"
+        return [Doubt(words, KNOW_THE_START)]
     if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
         return []
     doubts, crowd = [], max(found.num_samples, effort.rank)  # each direction is a sample's, of these or of others
     if crowd > effort.capacity:
-        doubts.append(
+        words = (
             f"this attack can tell about {effort.capacity} samples apart in these weights, and they hold {crowd}"
         )
+        doubts.append(Doubt(words, KNOW_THE_START if blind else ASK_THE_ORACLE))
     if effort.estimated is not None and effort.estimated > FAR_MORE * found.num_samples:
-        doubts.append(
+        words = (
             f"the weights hold about {effort.estimated} samples, and {found.num_samples} were given: give all or, "
             "if the model was trained in stages, the weights before the last one as its base"
         )
+        doubts.append(Doubt(words, ALL_SAMPLES))
     if sight.oracle_p_value < NEARLY:
         traces = f" (it found traces of {found.num_recovered})" if found.num_recovered else ""
-        doubts.append(
+        words = (
             f"the weights hold these samples: they react to {sight.num_held} of {found.num_samples} more than to "
             f"samples they never saw; this attack could not separate them{traces}"
         )
+        doubts.append(Doubt(words, f"{KEEP_IT}; or {KNOW_THE_START}" if blind else KEEP_IT))
     return doubts
 
 

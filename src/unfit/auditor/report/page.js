@@ -1,12 +1,17 @@
 "use strict";
+document.documentElement.classList.add("js"); // what needs a script is hidden without it
 // Draws plots and gallery from the data in this page. Text from the record is only ever set as text, never as HTML.
 
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
-const { samples, unseen } = data;
-const PICTURES = { reconstruction: "read out of the weights", original: "training sample", unseen: "nearest unseen" };
+const { samples, unseen, tables } = data;
+const PICTURES = { reconstruction: data.words.reconstruction, original: "training sample", unseen: "nearest unseen" };
+const FEATURES = { reconstructed_features: "features read out of the weights", features: "features of the training sample" };
+const ABOUT = { ...PICTURES, ...FEATURES };
+const OPEN_ROWS = 12; // of a table; the rest can be folded out
+const CARD = { rows: 4, entries: 12 }; // of a vector, in a card
 const SHOWN = 45; // cards at a time, as many pairs as the papers show
-const state = { threshold: data.threshold, selected: null, trial: null, shown: SHOWN };
+const state = { threshold: data.threshold, selected: null, trial: null, shown: SHOWN, order: [], closer: null };
 
 function set(node, attributes, ...children) {
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -242,16 +247,59 @@ function ringTrial() {
   }
 }
 
+// ---- vectors: what is in them, column by column
+
+const NUMBER = new Intl.NumberFormat("en");
+const nameOf = (column) => tables.names[column] ?? `${tables.noun} ${column}`;
+const brief = (value) => short(+value.toPrecision(3));
+
+function table(rows) {
+  const head = [tables.noun, "training sample", "came back", "error"].map((title) => make("th", { scope: "col" }, title));
+  const body = rows.map(([column, own, back]) => make("tr", {}, make("th", { scope: "row" }, nameOf(column)),
+    ...[own, back, Math.abs(own - back)].map((value) => make("td", {}, brief(value)))));
+  return make("table", { class: "values" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+}
+
+/** All rows of a sample: the first ones open, the others folded; and what the page does not hold. */
+function folded(i) {
+  const rows = tables.rows[i];
+  const rest = rows.length > OPEN_ROWS ? [make("details", {}, make("summary", {}, `${rows.length - OPEN_ROWS} more`),
+    table(rows.slice(OPEN_ROWS)))] : [];
+  const most = tables.largestLeft[i] ? `the error is at most ${brief(tables.largestLeft[i])}` : "both are the same";
+  const left = tables.numLeft ? [make("p", { class: "soft" }, `In the other ${NUMBER.format(tables.numLeft)} ${most}.`)] : [];
+  return [table(rows.slice(0, OPEN_ROWS)), ...rest, ...left];
+}
+
+/** What a sample has, and what came back, by weight; what is not, or hardly, on the other side is marked. */
+function entries(i, most = Infinity) {
+  const rows = tables.rows[i];
+  const largest = Math.max(...rows.map(([, , back]) => back), 0);
+  const agree = ([, own, back]) => Math.min(own, back) > 0 && Math.min(own, back) >= Math.max(own, back) / 2;
+  const own = rows.filter((row) => row[1] > 0).sort((a, b) => b[1] - a[1]);
+  const back = rows.filter((row) => agree(row) || row[2] > tables.little * largest).sort((a, b) => b[2] - a[2]);
+  const side = (title, these, more) => {
+    const items = these.slice(0, most).map((row) => make("li", agree(row) ? {} : { class: "only" }, nameOf(row[0])));
+    const left = Math.max(these.length - most, 0) + more;
+    if (left) items.push(make("li", { class: "rest" }, `and ${NUMBER.format(left)} more`));
+    return make("div", {}, make("p", {}, title), items.length ? make("ul", {}, ...items) : make("p", { class: "soft" }, "nothing"));
+  };
+  return make("div", { class: "entries" }, side("read out of the weights", back, tables.more[i][1]),
+    side("training sample", own, tables.more[i][0]));
+}
+
 // ---- one pair
 
 const kinds = Object.keys(PICTURES).filter((kind) => byId(`sheet-${kind}`)); // of vectors none
+const featureKinds = Object.keys(FEATURES).filter((kind) => byId(`sheet-${kind}`));
+const blank = new Set(data.blank);
 const bitmap = async (sheet) => { await sheet.decode(); return createImageBitmap(sheet); };
-const ready = new Map(kinds.map((kind) => [kind, bitmap(byId(`sheet-${kind}`))])); // decoded once
+const ready = new Map([...kinds, ...featureKinds].map((kind) => [kind, bitmap(byId(`sheet-${kind}`))])); // decoded once
 
 function picture(kind, i) {
+  if (kind === "reconstruction" && blank.has(i)) return make("div", { class: "blank" }, "no picture was sought");
   const { columns, width, height } = byId(`sheet-${kind}`).dataset;
   const place = kind === "unseen" ? data.nearest[i] : i;
-  const about = kind === "unseen" ? "nearest unseen image" : `${PICTURES[kind]}: ${samples[i].index}`;
+  const about = kind === "unseen" ? "nearest unseen image" : `${ABOUT[kind]}: ${samples[i].index}`;
   const canvas = make("canvas", { width, height, role: "img", "aria-label": about, class: kind });
   const corner = [(place % columns) * width, Math.floor(place / columns) * height];
   ready.get(kind).then((sheet) => canvas.getContext("2d").drawImage(sheet, ...corner, width, height, 0, 0, width, height));
@@ -260,21 +308,23 @@ function picture(kind, i) {
 
 const row = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
 
-function showPair(i) {
+const figures = (wanted, i) => (wanted.length ? [make("div", { class: "pictures" }, ...wanted.map((kind) =>
+  make("figure", {}, picture(kind, i), make("figcaption", {}, ABOUT[kind]))))] : []);
+
+/** What there is to see of a sample, and its numbers. */
+function pairOf(i) {
   const s = samples[i];
-  const pictures = kinds.map((kind) =>
-    make("figure", {}, picture(kind, i), make("figcaption", {}, PICTURES[kind])));
-  const values = Object.entries(data.values).map(([kind, all]) =>
-    row(PICTURES[kind], `(${all[i].map((value) => value.toFixed(3)).join(", ")})`));
-  byId("pair").replaceChildren(
-    make("h3", {}, `Sample ${s.index}`),
-    make("div", { class: "pictures" }, ...pictures),
-    make("dl", {}, row("class", data.classes[s.label]), row("similarity", `${s.similarity.toFixed(3)}, ${word(s)}`),
+  const values = tables ? [make("details", featureKinds.length ? {} : { open: "" },
+    make("summary", {}, featureKinds.length ? "The features that set it apart" : "Value by value"), ...folded(i))] : [];
+  return [...figures(kinds, i), ...figures(featureKinds, i), ...(tables?.hasEntries ? [entries(i)] : []),
+    make("dl", {}, row("class", data.classes[s.label]), row(data.words.measure, `${s.similarity.toFixed(3)}, ${word(s)}`),
       row("upper bound", s.upper_bound.toFixed(3)),
-      ...values, row("one to one", s.assigned.toFixed(3)), row("output", s.output.toFixed(2).replace("-", "−")),
+      row("one to one", s.assigned.toFixed(3)), row("output", s.output.toFixed(2).replace("-", "−")),
       row("correlation", s.ncc.toFixed(3)), row("L2 distance", s.l2.toFixed(2)),
-      ...(s.psnr === null ? [] : [row("PSNR", `${s.psnr.toFixed(1)} dB`)])));
+      ...(s.psnr === null ? [] : [row("PSNR", `${s.psnr.toFixed(1)} dB`)])), ...values];
 }
+
+const showPair = (i) => byId("pair").replaceChildren(make("h3", {}, `Sample ${samples[i].index}`), ...pairOf(i));
 
 function select(i) {
   if (i === undefined || state.selected === i) return;
@@ -323,6 +373,14 @@ function setThreshold(value) {
   if (state.selected !== null) showPair(state.selected);
 }
 
+// ---- a closer look at a card
+
+function lookCloser(i) {
+  state.closer = i;
+  byId("closer-content").replaceChildren(make("h2", { id: "closer-title" }, `Sample ${samples[i].index}`), ...pairOf(i));
+  if (!byId("closer").open) byId("closer").showModal();
+}
+
 // ---- the gallery
 
 const ORDERS = {
@@ -335,19 +393,24 @@ const ORDERS = {
 
 function card(i) {
   const s = samples[i];
-  return make("li", {}, ...kinds.map((kind) => picture(kind, i)),
-    make("p", { class: mark(s) }, make("b", {}, s.similarity.toFixed(2)), make("span", {}, word(s)),
+  const opens = make("button", { class: "open", type: "button", "aria-label": `Sample ${s.index}: look closer` }, s.index);
+  opens.addEventListener("click", () => lookCloser(i));
+  const shown = kinds.length ? kinds.map((kind) => picture(kind, i))
+    : [tables.hasEntries ? entries(i, CARD.entries) : table(tables.rows[i].slice(0, CARD.rows))];
+  return make("li", {}, ...shown,
+    make("p", { class: mark(s) }, make("b", {}, s.similarity.toFixed(2)), make("span", {}, word(s)), opens,
       make("span", { class: "class" }, data.classes[s.label])));
 }
 
 function drawGallery(most = state.shown) {
-  if (!byId("gallery")) return; // vectors
+  if (!byId("gallery")) return; // vectors whose values are left out
   state.shown = most;
   const [label, wanted] = [byId("class").value, byId("state").value];
   const fits = (s) => (label === "" || s.label === +label)
     && (wanted === "" || word(s) === wanted);
   const order = ORDERS[byId("sort").value];
   const chosen = samples.map((_, i) => i).filter((i) => fits(samples[i])).sort((a, b) => order(samples[a], samples[b]));
+  state.order = chosen;
   byId("gallery").replaceChildren(...chosen.slice(0, state.shown).map(card));
   byId("gallery-count").textContent = `${Math.min(state.shown, chosen.length)} of ${chosen.length} shown`;
   byId("more").hidden = state.shown >= chosen.length;
@@ -357,18 +420,20 @@ function drawGallery(most = state.shown) {
 
 let roc;
 function drawPlots() {
-  drawScatter();
-  roc = drawRoc();
-  drawPower();
+  if (byId("scatter")) {
+    drawScatter();
+    roc = drawRoc();
+    drawPower();
+    setThreshold(state.threshold);
+    if (state.selected !== null) placeRing();
+  }
   if (byId("spectrum")) drawSpectrum();
   if (byId("over-time")) drawOverTime();
   if (data.sweep) drawSlices();
-  setThreshold(state.threshold);
-  if (state.selected !== null) placeRing();
 }
 
-function start() {
-  drawPlots();
+/** What is there only if the attack gave candidates. */
+function startSamples() {
   select(samples.reduce((best, s, i) => (s.similarity > samples[best].similarity ? i : best), 0));
   drawGallery();
   const slider = byId("threshold");
@@ -385,13 +450,23 @@ function start() {
     byId("scatter").addEventListener(kind, (event) => select(pointed(event, scatter, places)));
   }
   byId("scatter").addEventListener("keydown", (event) => select(stepped(event, byOutput, state.selected)));
+  for (const id of ["sort", "class", "state"]) byId(id)?.addEventListener("change", () => drawGallery(SHOWN));
+  byId("more")?.addEventListener("click", () => drawGallery(state.shown + SHOWN));
+  byId("close").addEventListener("click", () => byId("closer").close());
+  byId("closer").addEventListener("keydown", (event) => {
+    const next = stepped(event, state.order, state.closer);
+    if (next !== undefined) lookCloser(next);
+  });
+}
+
+function start() {
+  drawPlots();
+  if (byId("scatter")) startSamples();
   if (data.sweep) {
     const order = trials.map((_, i) => i);
     byId("slices").addEventListener("keydown", (event) => selectTrial(stepped(event, order, state.trial)));
     selectTrial(order.reduce((best, i) => (trials[i].num_recovered > trials[best].num_recovered ? i : best), 0));
   }
-  for (const id of ["sort", "class", "state"]) byId(id)?.addEventListener("change", () => drawGallery(SHOWN));
-  byId("more")?.addEventListener("click", () => drawGallery(state.shown + SHOWN));
   let width = innerWidth;
   addEventListener("resize", () => {
     if (width !== innerWidth) drawPlots(); // a phone's address bar changes the height only

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -12,23 +13,25 @@ from typing import Any, Final
 
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from torch import Tensor
 
 from unfit.auditor.calibration import roc
-from unfit.auditor.record import OF_SAMPLES, OF_UNSEEN, Attacker, Record
+from unfit.auditor.record import OF_FEATURES, OF_SAMPLES, OF_UNSEEN, Attacker, Record
 from unfit.auditor.report import plots
+from unfit.auditor.report.vectors import Tables, as_tables, cells, short, stills
 from unfit.auditor.samples import Measure
 from unfit.auditor.verdict import ATTACKERS, FALSE_PROOFS, SIGNIFICANT, how_often
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_file
-from unfit.base.pictures import data_uri
+from unfit.base.pictures import data_uri, embedded
 
-FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing, and the values themselves can be shown
+FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing
+STILL_PIXELS = 400_000  # of the pictures that are shown where no script runs
 Arrays = Mapping[str, Tensor]
 HEADLINE_ATTACKERS: dict[Attacker, str] = {
     "blind": "To someone who has its weights alone",
-    "knows the start": "To someone who has its weights and those it started from",
+    "knows the start": "To someone who has its weights and its base, which training started from",
     "found the start": "To someone who has its weights alone, and computes its start from them",
 }
 
@@ -51,19 +54,26 @@ def page(record: Record, arrays: Arrays) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"share": _share, "how_often": how_often}
+    environment.filters |= {"share": _share, "how_often": how_often, "coded": coded, "short": short}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     style, script = (_source(name) for name in ("page.css", "page.js"))
+    images, tables = shows_pictures(arrays), as_tables(record, arrays)
     return environment.get_template("page.html.j2").render(
         audit=record,
         headline=headline(record),
         attacker=ATTACKERS[record.attacker],
         false_proofs=FALSE_PROOFS,
         classes=_classes(record),
-        data=_data(record, arrays),
-        sheets=_sheets(record, arrays) if shows_pictures(arrays) else {},
-        images=shows_pictures(arrays),
+        data=_data(record, arrays, tables),
+        sheets=_sheets(record, arrays) if images else {},
+        images=images,
+        tables=tables,
+        stills=stills(record, tables) if tables and not images else [],
+        still=_still(arrays) if images and record.num_candidates else None,
+        of_features=record.similarity.name == "explained variance",
+        num_values=_num_compared(arrays),
         measure=MEASURES[record.similarity.name],
+        meaning=MEANINGS[record.similarity.name],
         style=style,
         script=script,
         security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -76,7 +86,8 @@ def headline(record: Record) -> str:
     what = f"of its {record.num_samples} training {'images' if record.similarity.window else 'samples'}"
     whom = HEADLINE_ATTACKERS[record.attacker]
     if record.verdict == "inconclusive":
-        return "This audit cannot say whether the model gives its training data away."
+        knowing = ", which knows the base that training started from," if record.attack["base"] else ""
+        return f"This audit{knowing} cannot say whether the model gives its training data away."
     if record.verdict == "leak":
         return f"{whom}, this model gives {_given_away(record)} {what} away{_how(record)}."
     if record.num_proven or (record.num_recovered and record.p_value < SIGNIFICANT):
@@ -98,6 +109,8 @@ def _how(record: Record) -> str:
 
 
 PICTURES = ("original", "reconstruction", "unseen")
+STILL_KINDS = ("original", "reconstruction")
+MOST_STILL = 45  # pairs, as many as the papers show
 
 
 def _check(record: Record, arrays: Arrays) -> None:
@@ -109,6 +122,7 @@ def _check(record: Record, arrays: Arrays) -> None:
         for name in (*sizes, "spectrum")
         if name in arrays and (problem := _problem(name, arrays[name], sizes.get(name), arrays))
     ]
+    problems += _problems_of_features(record, arrays)
     if len(record.samples) != record.num_samples:
         problems.append(f"audit.json lists {len(record.samples)} samples of {record.num_samples}")
     if any(not 0 <= sample.label < len(record.class_names) for sample in record.samples):
@@ -129,6 +143,25 @@ def _problem(name: str, values: Tensor, size: int | None, arrays: Arrays) -> str
     if values.shape[1:] != shape or (name in PICTURES and len(shape) not in (1, 3)):
         return f"{name!r} has shape {tuple(values.shape)}"
     return None if values.isfinite().all() else f"{name!r} has values that are not finite"
+
+
+def _problems_of_features(record: Record, arrays: Arrays) -> list[str]:
+    """What is wrong with what only some audits have: features beside pictures, and names of columns."""
+    found = [arrays[name] for name in OF_FEATURES if name in arrays]
+    fit = all(each.shape == (record.num_samples, *found[0].shape[1:]) and each.ndim == 2 for each in found)
+    problems = [] if len(found) in (0, 2) and fit else ["the features do not fit the samples"]
+    problems += [] if all(each.isfinite().all() for each in found) else ["there are features that are not finite"]
+    names, original = record.feature_names, arrays.get("original")
+    if names is not None and original is not None and original.ndim == 2 and len(names) != original.shape[1]:
+        problems.append(f"audit.json names {len(names)} of {original.shape[1]} columns")
+    return problems
+
+
+def coded(text: str) -> Markup:
+    """Text of a record with its `commands` and --options set as code."""
+    code = Markup("<code>{}</code>").format
+    parts = re.split(r"(`[^`]+`|--[a-z][a-z-]+)", text)
+    return Markup("").join(code(part.strip("`")) if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
 def _source(name: str) -> Markup:
@@ -156,7 +189,7 @@ def _classes(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _data(record: Record, arrays: Arrays) -> dict[str, Any]:
+def _data(record: Record, arrays: Arrays, tables: Tables | None) -> dict[str, Any]:
     """What the page's script draws from."""
     false, true = roc(arrays["similarity"], arrays["unseen_similarity"])
     return {
@@ -165,7 +198,8 @@ def _data(record: Record, arrays: Arrays) -> dict[str, Any]:
         "classes": record.class_names,
         "samples": [sample.model_dump() for sample in record.samples],
         "nearest": _nearest(arrays)[1].tolist(),
-        "values": _values(record, arrays),
+        "tables": tables and tables.data(),
+        "blank": _blank(record, arrays),
         "unseen": {name: arrays[f"unseen_{name}"].tolist() for name in ("similarity", "upper_bound", "output")},
         "roc": {"false": false.tolist(), "true": true.tolist()},
         "spectrum": arrays["spectrum"].tolist() if _num_values(arrays) >= FEWEST_VALUES else [],
@@ -175,6 +209,10 @@ def _data(record: Record, arrays: Arrays) -> dict[str, Any]:
         "words": {
             "output": "model output Φ" if record.target.architecture.endswith("-1") else "margin to the runner-up",
             "similarity": MEASURES[record.similarity.name],
+            "measure": SHORT_MEASURES[record.similarity.name],
+            "reconstruction": "a picture with those features"
+            if OF_FEATURES[0] in arrays
+            else "read out of the weights",
         },
     }
 
@@ -183,6 +221,20 @@ MEASURES: Final[dict[Measure, str]] = {
     "ssim": "similarity (SSIM)",
     "relative error": "similarity (1 − relative error)",
     "explained variance": "similarity (explained variance of the features)",
+}
+
+
+SHORT_MEASURES: Final[dict[Measure, str]] = {
+    "ssim": "similarity",
+    "relative error": "1 − relative error",
+    "explained variance": "explained variance",
+}
+MEANINGS: Final[dict[Measure, str]] = {
+    "ssim": "Similarity is SSIM, as in the papers: 1 is the same picture, 0 one with nothing in common.",
+    "relative error": "Similarity is 1 − ‖a − b‖ / ‖b‖, one less the relative error of what came back (a): 1 is "
+    "the sample (b) itself, 0.75 an error of a quarter of its length.",
+    "explained variance": "Similarity is the explained variance of the features, 1 − ‖s·a − b‖² / ‖b − mean‖²: how "
+    "much of what sets the features (b) of a sample apart came back (a), at the best scale s. 1 is all of it.",
 }
 
 
@@ -195,11 +247,23 @@ def _num_values(arrays: Arrays) -> int:
     return arrays["original"][0].numel()
 
 
-def _values(record: Record, arrays: Arrays) -> dict[str, list[list[float]]]:
-    """Short vectors as numbers; a redacted audit holds none."""
-    if record.redacted or _num_values(arrays) >= FEWEST_VALUES:
-        return {}
-    return {name: arrays[name].tolist() for name in ("reconstruction", "original")}
+def _num_compared(arrays: Arrays) -> int:
+    """Values that a sample is compared by: those of its features, if these are what came back."""
+    return arrays.get(OF_FEATURES[0], arrays["original"])[0].numel()
+
+
+def _blank(record: Record, arrays: Arrays) -> list[int]:
+    """The samples for whose features no picture was sought."""
+    if record.redacted or OF_FEATURES[0] not in arrays:
+        return []
+    return (arrays["reconstruction"].flatten(1) == 0).all(1).nonzero()[:, 0].tolist()
+
+
+def _still(arrays: Arrays) -> str:
+    """The best pairs in one small picture."""
+    best = arrays["similarity"].argsort(descending=True)[:MOST_STILL]
+    small = {name: plots.shrink(arrays[name][best], 2 * len(best), STILL_PIXELS) for name in STILL_KINDS}
+    return embedded(plots.pairs({**small, "similarity": arrays["similarity"][best]}, zoom=1))
 
 
 def _nearest(arrays: Arrays) -> tuple[Tensor, Tensor]:
@@ -212,9 +276,13 @@ def _sheets(record: Record, arrays: Arrays) -> dict[str, Any]:
     """All pictures of a kind in one, so that a thousand of them open at once."""
     kinds = {name: arrays[name] for name in ("reconstruction", "original")}
     kinds["unseen"] = arrays["unseen"][_nearest(arrays)[0]]
-    num = record.num_samples
-    small = {name: plots.shrink(images, num) for name, images in kinds.items()}
-    columns = math.ceil(math.sqrt(num))
-    height, width = small["original"].shape[2:]
-    pictures = {name: data_uri(plots.sheet(images, columns)) for name, images in small.items()}
-    return {"columns": columns, "width": width, "height": height, "pictures": pictures}
+    if OF_FEATURES[0] in arrays:
+        kinds |= dict(zip(OF_FEATURES, cells(*(arrays[name] for name in OF_FEATURES)), strict=True))
+    columns = math.ceil(math.sqrt(record.num_samples))
+    return {name: _sheet(plots.shrink(images, record.num_samples), columns) for name, images in kinds.items()}
+
+
+def _sheet(images: Tensor, columns: int) -> dict[str, Any]:
+    height, width = images.shape[2:]
+    source = data_uri(plots.sheet(images, columns))
+    return {"columns": columns, "width": width, "height": height, "source": source}
