@@ -184,14 +184,25 @@ def row(name: str, measured: list[dict[str, Any]]) -> str:
         return ", ".join(str(each[key]) for each in measured)
 
     cells = [name, f"{measured[0]['num_samples']}", cell("num_proven")]
-    cells += [f"{cell(key)} ({cell(f'{key}_unseen')})" for key in ("num_good", "num_recognisable", "num_recovered")]
-    cells += [cell("estimated_num_samples"), cell("num_psnr"), f"{statistics.mean(each['accuracy'] for each in measured):.0%}"]
-    cells += [f"{max(each['seconds'] for each in measured):.0f}", f"{max(each['processor_seconds'] for each in measured):.0f}"]
+    cells += [
+        f"{cell(key)} ({cell(f'{key}_unseen')})" for key in ("num_good", "num_recognisable", "num_recovered")
+    ]
+    cells += [
+        cell("estimated_num_samples"),
+        cell("num_psnr"),
+        f"{statistics.mean(each['accuracy'] for each in measured):.0%}",
+    ]
+    cells += [
+        f"{max(each['seconds'] for each in measured):.0f}",
+        f"{max(each['processor_seconds'] for each in measured):.0f}",
+    ]
     return f"| {' | '.join(cells)} |"
 
 
 def table(names: list[str]) -> None:
-    print("| client | n | proven | good (unseen) | recognisable | recovered | n read off | PSNR > 19 | accuracy | s | CPU s |")
+    print(
+        "| client | n | proven | good (unseen) | recognisable | recovered | n read off | PSNR > 19 | accuracy | s | CPU s |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name in names:
         kept = [json.loads(path.read_text()) for path in sorted(RUNS.glob(f"{name}_[0-9].json"))]
