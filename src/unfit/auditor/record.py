@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from unfit.attacker.candidates import Described
 from unfit.attacker.method import Parameter, Value
@@ -234,7 +234,7 @@ class Record(Strict):
     machine: Annotated[dict[str, str | int], AfterValidator(_has_cores)]
     repeat: AuditRequest | None  # None: made from arrays in Python
     redacted: bool
-    samples: list[SampleRecord]
+    samples: list[SampleRecord] = Field(repr=False)  # a log of the record must not name them
 
     def num_graded(self, least: Grade) -> int:
         """How many samples came back with this grade or a better one."""

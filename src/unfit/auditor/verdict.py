@@ -117,8 +117,13 @@ def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[str]:
 
 def _doubts_about_effort(effort: Effort, policy: Policy) -> list[str]:
     doubts = []
-    if not effort.num_candidates or not effort.rank:
+    if not effort.rank:
         doubts.append("the first layer shows nothing above its noise, so this attack had nothing to work on")
+    elif not effort.num_candidates:
+        doubts.append(
+            f"{effort.rank} directions stand above the noise of the attacked layer, but no attack applies to them; "
+            "`unfit preflight` says what each one needs, most often the base"
+        )
     elif effort.method in BASELINES:
         doubts.append(f"{effort.method} is a baseline that finds little in any model: a pass needs a real attack")
     enough = policy.min_budget is not None and effort.seconds >= policy.min_budget

@@ -59,8 +59,13 @@ Shape = Annotated[
 class Reading(Strict):
     """How a checkpoint becomes a net, where the file alone does not say.
 
-    `model` is the model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors. `layer` is
-    the dense layer to attack, `input_shape` the shape of one sample.
+    Args:
+        model: The model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors.
+        layer: The name of the dense layer to attack; by default the first that sees each sample once.
+        input_shape: The shape of one sample, such as (3, 32, 32) or "3x32x32".
+
+    Example:
+        >>> reading = unfit.Reading(input_shape="25x25")
     """
 
     model: str | None = None
@@ -72,7 +77,15 @@ def load_target(path: str | Path, reading: Reading | None = None, base: str | Pa
     """Load a checkpoint in any of the formats that `unfit formats` lists.
 
     A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
-    layers follow from the shapes of its weights, or come with its code. An adapter needs the `base` it adapts.
+    layers follow from the shapes of its weights, or come with its code.
+
+    Args:
+        path: A file, a run folder, or a folder of Hugging Face's.
+        reading: How the file becomes a net, where it does not say so itself.
+        base: The weights that an adapter adapts; only adapters need it here.
+
+    Example:
+        >>> target = unfit.load_target("model.pt", unfit.Reading(input_shape="25x25"))
     """
     path, reading = Path(path), reading or Reading()
     found = read_model(path)
@@ -110,7 +123,15 @@ def _inferred(found: Weights, path: Path, input_shape: tuple[int, ...] | None) -
 
 
 def load_base(path: str | Path, target: Target) -> Target:
-    """Load the weights that the target's training started from; in a run folder, `start.safetensors`."""
+    """Load the weights that the target's training started from.
+
+    Args:
+        path: A file in any of the formats that `unfit formats` lists, or a run folder, which holds its own start.
+        target: What was trained; the base must have its architecture.
+
+    Example:
+        >>> base = unfit.load_base("start.pt", unfit.load_target("model.pt"))
+    """
     path = Path(path)
     is_run = any((path / name).is_file() for name in ("start.safetensors", "target.safetensors"))
     path = path / "start.safetensors" if is_run else path
