@@ -121,7 +121,7 @@ def _doubts_about_effort(effort: Effort, policy: Policy) -> list[str]:
         doubts.append("the first layer shows nothing above its noise, so this attack had nothing to work on")
     elif not effort.num_candidates:
         doubts.append(
-            f"{effort.rank} directions stand above the noise of the attacked layer, but no attack applies to them; "
+            f"{effort.rank} directions stand above the noise of the attacked layer, and no attack applies; "
             "`unfit preflight` says what each one needs, most often the base"
         )
     elif effort.method in BASELINES:
