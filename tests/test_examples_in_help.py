@@ -24,22 +24,27 @@ def test_the_examples_run(
     members = unfit.draw(source, 40, seed=0)
     others = unfit.draw_unseen(source, members, 40, seed=0)
     target = unfit.load_target(face_run)
+    small = unfit.parse_architecture("40", (1, 25, 25), num_outputs=1)
+    settings = unfit.FitSettings(flow_time=10.0)
+    centred = (members.x - members.mean, members.y)
+    fitted = unfit.fit(small, centred, centred, settings)
+    model, start = unfit.Target(small, fitted.weights), unfit.Target(small, fitted.start)
     x, x_test = members.x - members.mean, others.x - members.mean
     np.savez("train.npz", x=members.x.numpy(), y=members.y.numpy())
     np.savez("test.npz", x=others.x.numpy(), y=others.y.numpy())
-    torch.save(target.weights, "model.pt")
-    torch.save(unfit.load_base(face_run, target).weights, "start.pt")
+    torch.save(model.weights, "model.pt")
+    torch.save(start.weights, "start.pt")
     (tmp_path / "audit").symlink_to(face_page)
     names = {
         "unfit": unfit,
         "Path": Path,
-        "model": target,
-        "start": unfit.load_base(face_run, target),
+        "model": model,
+        "start": start,
         "x": x,
         "y": members.y,
         "x_test": x_test,
         "y_test": others.y,
-        "candidates": unfit.attack(target, "weights"),
+        "candidates": unfit.attack(model, "weights"),
         "audit": face_audit,
     }
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(optionflags=SHOWN)
@@ -47,7 +52,8 @@ def test_the_examples_run(
         NAMES, key=lambda name: (name != "attack", name != "fit_run", name)
     )  # they write what others read
     for name in order:
-        for example in finder.find(getattr(unfit, name), name, globs=dict(names)):
+        known = names | {"model": target} if name == "audit" else names  # a model that leaks
+        for example in finder.find(getattr(unfit, name), name, globs=dict(known)):
             runner.run(example)
     assert len(NAMES) >= 25
     assert runner.summarize(verbose=False).failed == 0

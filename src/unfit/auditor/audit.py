@@ -51,10 +51,11 @@ class Audit:
     """The whole evidence: the record, and the arrays that the page is drawn from.
 
     Example:
-        >>> audit.verdict, audit.num_recognisable, audit.num_exact
-        ('leak', 15, 0)
-        >>> print(audit.summary())
-        >>> audit.to_html("audit.html")
+        >>> audit.verdict
+        'leak'
+        >>> counts = audit.num_exact, audit.num_recognisable, audit.num_recovered
+        >>> text = audit.summary()
+        >>> page = audit.to_html("audit.html")
     """
 
     record: Record

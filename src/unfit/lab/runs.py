@@ -115,7 +115,7 @@ def audit_run(request: AuditRequest, progress: Report | bool = quiet) -> Audit:
         progress: True shows a bar; a function is called with the fraction done and what is being done.
 
     Example:
-        >>> audit = unfit.audit_run(unfit.AuditRequest(target="run"))
+        >>> audit = unfit.audit_run(unfit.AuditRequest(target="run", attack=unfit.Weights()))
     """
     with reporting(progress, "auditing") as report:
         return _audit(request, read_case(request), report)

@@ -92,8 +92,7 @@ class Peel(Method):
         seed: Everything random follows from it.
 
     Example:
-        >>> candidates = unfit.attack(model, unfit.Peel(budget="10m"), base=start)
-        >>> proven = candidates[candidates.proven]
+        >>> peel = unfit.Peel(budget="10m")  # for unfit.attack(model, peel, base=start)
     """
 
     method: Literal["peel"] = "peel"
