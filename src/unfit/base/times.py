@@ -36,7 +36,7 @@ def as_seconds(given: float | str | None, name: str) -> float | None:
     return found
 
 
-Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0), BeforeValidator(parse_seconds)]
 """A setting in seconds, which may be given as text too."""
 
 
