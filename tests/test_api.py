@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+import unfit
 from unfit import (
     Audit,
     AuditRequest,
+    Auto,
+    Cone,
     FitSettings,
+    Peel,
+    Policy,
     Samples,
     Target,
     UnfitError,
     as_target,
     attack,
     audit,
+    find_start,
     fit,
+    load_audit,
+    load_candidates,
     load_target,
+    preflight,
 )
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.arrays import as_samples, sample_shape
@@ -299,11 +311,121 @@ def test_an_audit_writes_itself(face_audit: Audit, face_page: Path, tmp_path: Pa
 
 def test_a_notebook_shows_the_decision_and_the_pairs(face_audit: Audit) -> None:
     shown = face_audit._repr_html_()
-    assert "<b>leak</b>" in shown
-    assert f"recognisable: {face_audit.record.num_recognisable} of 40" in shown
+    assert ">LEAK</b>" in shown
+    assert f"{face_audit.num_recognisable}<span" in shown
+    assert "unseen: 0 of 40" in shown
     assert shown.count('src="data:image/png;base64,') == 1
     assert "<script" not in shown
     assert len(shown) < 200_000
+
+
+def test_what_a_notebook_shows_is_escaped(face_audit: Audit) -> None:
+    nasty = "<script>alert(1)</script>"
+    target = face_audit.record.target.model_copy(update={"architecture": nasty})
+    changes = {"target": target, "reasons": [nasty], "verdict": "inconclusive"}
+    record = face_audit.record.model_copy(update=changes)
+    found = preflight(as_target(MODULES["vector"][0]))
+    shown = [
+        Audit(record, face_audit.arrays)._repr_html_(),
+        pool([Part("a", torch.zeros(2, 3))], {"method": nasty}, {"seconds": 0.0})._repr_html_(),
+        replace(found, notes=[nasty], architecture=nasty)._repr_html_(),
+    ]
+    assert all("<script" not in each and "&lt;script&gt;" in each.lower() for each in shown)
+    assert shown[0].count("&lt;script&gt;") == 2  # of the net and of the reason
+
+
+def test_a_preflight_shows_itself_in_a_notebook() -> None:
+    found = preflight(as_target(MODULES["vector"][0]))
+    shown = found._repr_html_()
+    assert all(f">{outlook.attack.replace(chr(39), '&#x27;')}</td>" in shown for outlook in found.attacks)
+    assert f"{found.num_parameters} parameters" in shown
+    assert "\n" not in repr(found)
+
+
+def test_a_log_gets_one_line_and_no_value_of_any_sample(face_audit: Audit) -> None:
+    record = face_audit.record
+    line = repr(face_audit)
+    assert line == (
+        f"Audit(leak: {record.num_proven} exact, {record.num_recognisable} recognisable, {record.num_recovered} "
+        "recovered of 40 samples, by an attacker who has the weights and nothing else)"
+    )
+    assert "similarity=" in repr(record)  # its threshold and the like …
+    assert f"{record.samples[0].similarity}" not in repr(record)  # … but no sample's
+    secret = torch.full((2, 3), 0.1234)
+    samples = as_samples((secret, [0, 1]), (secret, [0, 1]), (3,), 1)[0]
+    assert repr(samples) == "Samples(2 of shape 3, classes 0, 1)"
+    assert repr(pool([Part("a", secret)], {"method": "unmix"}, {"seconds": 0.0})) == (
+        "Candidates(2 of shape 3, by unmix)"
+    )
+    assert len(repr(as_target(MODULES["vector"][0]))) < 100
+
+
+def test_counts_and_summary_are_those_of_the_record(face_audit: Audit, face_page: Path) -> None:
+    again = load_audit(str(face_page))
+    record = face_audit.record
+    assert (again.num_recovered, again.num_exact) == (record.num_recovered, record.num_proven)
+    lines = face_audit.summary().splitlines()
+    assert lines[0].startswith("leak: to someone who has its weights alone")
+    assert f"recognisable  {record.num_recognisable} of 40, unseen 0 of 40 (similarity above 0.60)" in lines
+    assert max(map(len, lines)) <= 100
+
+
+def test_some_candidates_are_candidates_and_come_back_from_a_file(tmp_path: Path) -> None:
+    x = torch.arange(12.0).view(4, 3)
+    part = Part("a", x, proven=torch.tensor([False, True, False, True]))
+    made = {"method": "unmix", "settings": {}, "seed": 0, "base": False}
+    candidates = pool([part], made, {"seconds": 0.0})
+    chosen = {"slice": candidates[1:3], "mask": candidates[candidates.proven], "list": candidates[[3, 0]]}
+    assert {name: each.x[:, 0].tolist() for name, each in chosen.items()} == {
+        "slice": [3, 6],
+        "mask": [3, 9],
+        "list": [9, 0],
+    }
+    assert len(candidates[-1]) == len(candidates[2].origin) == 1
+    assert len(candidates[[]]) == 0
+    assert [float(each.x[0, 0]) for each in candidates] == [0, 3, 6, 9]
+    candidates[:3].save(str(tmp_path / "c.safetensors"))
+    again = load_candidates(str(tmp_path / "c.safetensors"))
+    assert torch.equal(again.x, x[:3])
+    assert again.proven.tolist() == [False, True, False]
+    assert (tmp_path / "c.safetensors").stat().st_mode & 0o777 == 0o600
+
+
+def test_budgets_are_times_as_on_the_command_line() -> None:
+    assert (Auto(budget="60s").budget, Peel(budget="1.5m").budget, Cone(budget=7).budget) == (60, 90, 7)
+    assert Policy(min_budget="1h").min_budget == 3600
+    for wrong in ("soon", "-1s", "0", "nan"):
+        with pytest.raises(ValueError, match="is not a time such as 60s, 10m or 1h"):
+            Auto(budget=wrong)
+    with pytest.raises(UnfitError, match="`budget`: 'soon' is not a time"):
+        find_start(MODULES["vector"][0], budget="soon")
+
+
+def test_progress_true_shows_a_bar_and_false_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    model = MODULES["flat pictures"][0]
+    attack(model, "weights", progress=True)
+    assert "attacking" in capsys.readouterr().err
+    attack(model, "weights", progress=False)
+    assert not capsys.readouterr().err
+
+
+FUNCTIONS = sorted(name for name in unfit.__all__ if inspect.isroutine(getattr(unfit, name)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_parameter_is_described_and_there_is_an_example(name: str) -> None:
+    words = inspect.getdoc(getattr(unfit, name)) or ""
+    assert "Example:" in words
+    for parameter in inspect.signature(getattr(unfit, name)).parameters:
+        assert re.search(rf"^    {parameter}: \S", words, re.M), parameter
+
+
+def test_the_names_are_all_in_the_overview_of_the_module() -> None:
+    told = set(re.findall(r"\w+", unfit.__doc__ or ""))
+    assert set(unfit.__all__) - told == {"Preflight", "Start"}  # what preflight and find_start give
 
 
 def test_candidates_as_pictures() -> None:
@@ -312,7 +434,8 @@ def test_candidates_as_pictures() -> None:
     images = candidates.images()
     assert images.amin((1, 2, 3)).abs().max() == 0
     assert images.amax((1, 2, 3)).sub(1).abs().max() < 1e-6
-    assert "50 candidates (unmix)" in candidates._repr_html_()
+    assert ">UNMIX</b>" in candidates._repr_html_()
+    assert ">50 candidates<" in candidates._repr_html_()
     assert "data:image/png" in candidates._repr_html_()
     assert "<img" not in pool([Part("a", x[:0])], {}, {"seconds": 0.0})._repr_html_()
     vectors = pool([Part("a", x.flatten(1))], {}, {"seconds": 0.0})

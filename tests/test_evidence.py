@@ -92,7 +92,7 @@ SILENT = Sight(oracle_p_value=0.4, num_held=0)
         ((0, 0, 0), {"status": "diverged after 7 iterations"}, {}, {}, "inconclusive", "diverged"),
         ((0, 0, 0), {}, {}, {"min_budget": 3600.0}, "pass", "0 of 40"),  # it did all there is to do
         ((0, 0, 0), {"status": "not applicable: BatchNorm"}, {}, {}, "inconclusive", "cannot be run"),
-        ((0, 0, 0), {"num_candidates": 0}, {}, {}, "inconclusive", "nothing above its noise"),
+        ((0, 0, 0), {"num_candidates": 0}, {}, {}, "inconclusive", "20 directions stand above the noise of the"),
         ((0, 0, 0), {"rank": 0}, {}, {}, "inconclusive", "nothing above its noise"),
         ((0, 0, 0), {"method": "weights"}, {}, {}, "inconclusive", "baseline"),
         # too little power

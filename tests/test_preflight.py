@@ -16,8 +16,9 @@ from torch import nn
 from unfit import FitSettings, Preflight, Target, attack, fit_run, load_base, load_target, preflight, read_source
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.preflight import not_covered, preflight_file
-from unfit.auditor.report.terminal import duration, show
+from unfit.auditor.report.terminal import show
 from unfit.base.nets import initialise, parse_architecture
+from unfit.base.times import duration
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -1,4 +1,22 @@
-"""unfit, the inverse of fit: training samples from the weights of a trained classifier."""
+"""unfit, the inverse of fit: training samples from the weights of a trained model.
+
+    import unfit
+
+    unfit.preflight(model)                     # what applies to this model, and how long it takes
+    candidates = unfit.attack(model)           # what an attacker gets from the weights alone
+    audit = unfit.audit(model, private=(x, y), unseen=(x_test, y_test))  # which of your samples are among it
+    print(audit.summary())                     # audit.verdict is "pass", "leak" or "inconclusive"
+
+Audit:      audit, Audit, Policy, load_audit; of files: audit_run, AuditRequest
+Attack:     attack, Candidates, load_candidates, preflight, find_start, sweep
+Attacks:    Auto, Peel, Cone, Unmix, FastKKT, PaperKKT, Inversion, Weights
+Models:     as_target, load_target, load_base, Reading, Target
+Data:       read_source, draw, draw_unseen, Samples
+Training:   fit, fit_run, FitSettings, parse_architecture, Architecture
+Errors:     UnfitError, MisfitError
+
+help(unfit.audit) and its like describe every parameter, with an example.
+"""
 
 import os
 from importlib import import_module
@@ -22,6 +40,7 @@ if TYPE_CHECKING:
     from unfit.attacker.attacks.unmix import Unmix as Unmix
     from unfit.attacker.attacks.weights import Weights as Weights
     from unfit.attacker.candidates import Candidates as Candidates
+    from unfit.attacker.candidates import load_candidates as load_candidates
     from unfit.attacker.preflight import Preflight as Preflight
     from unfit.attacker.preflight import preflight as preflight
     from unfit.attacker.start.find import Start as Start
@@ -63,7 +82,7 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
     "unfit.attacker.attacks.peel": ("Peel",),
     "unfit.attacker.attacks.unmix": ("Unmix",),
     "unfit.attacker.attacks.weights": ("Weights",),
-    "unfit.attacker.candidates": ("Candidates",),
+    "unfit.attacker.candidates": ("Candidates", "load_candidates"),
     "unfit.attacker.preflight": (
         "Preflight",
         "preflight",
@@ -101,6 +120,7 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
     ),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_HOME)  # what help() shows
 
 
 def __getattr__(name: str) -> Any:
@@ -110,4 +130,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOME)
+    return __all__

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_type_hints
 
 import typer
 from pydantic import ValidationError
@@ -33,7 +32,7 @@ from unfit.auditor.grades import Grade
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
-from unfit.auditor.report.terminal import duration, printed, show, show_audit
+from unfit.auditor.report.terminal import printed, show, show_audit
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
 from unfit.auditor.split import SPLIT_FILES, write_split
@@ -46,6 +45,7 @@ from unfit.base.load import Reading, load_base, load_target
 from unfit.base.overview import first_steps, overview
 from unfit.base.progress import bar
 from unfit.base.target import save_weights
+from unfit.base.times import duration, parse_seconds
 from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_folder, fit_run, repeat_audit
@@ -178,15 +178,10 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 def seconds(text: str) -> float:
-    """`90`, `90s`, `1.5m` or `1h` in seconds."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in tuple("smh") else (text, "s")
     try:
-        found = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
-    except ValueError:
-        found = math.nan
-    if not (math.isfinite(found) and found > 0):
-        raise typer.BadParameter(f"{text!r} is not a time such as 60s, 10m or 1h")
-    return found
+        return cast(float, parse_seconds(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def seed_range(text: str) -> range:

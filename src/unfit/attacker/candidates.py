@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass, field
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unfit.base.errors import UnfitError, UsageError, explained
-from unfit.base.files import Strict, check_regular, write_tensors
+from unfit.base.files import Strict, check_regular, new_file, write_tensors
+from unfit.base.notebook import AMBER, card, lead, picture
 from unfit.base.pictures import embedded, stretch, tiles
 
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
@@ -72,6 +73,11 @@ class Candidates:
     """m guesses of the inputs as the net sees them (mean subtracted).
 
     `attack` says what made them (method, settings, seed); `facts` is what was read off the weights on the way.
+
+    Example:
+        >>> best = candidates[:10]  # always Candidates: by a slice, a position, positions or a mask
+        >>> proven = candidates[candidates.proven]
+        >>> pictures = best.images()
     """
 
     x: Tensor  # (m, *shape)
@@ -87,6 +93,22 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __getitem__(self, which: int | slice | Tensor | Sequence[int] | Sequence[bool]) -> Candidates:
+        """Some of them, in this order; the facts stay those of the whole attack."""
+        rows = torch.atleast_1d(torch.arange(len(self))[which])
+        return replace(self, **{name: getattr(self, name)[rows] for name in TENSORS})
+
+    def __repr__(self) -> str:
+        """No values: they may be someone's."""
+        shape = "×".join(map(str, self.x.shape[1:]))
+        sure = f", {int(self.proven.sum())} proven" if self.proven.any() else ""
+        return f"Candidates({len(self)} of shape {shape}, by {self.attack.get('method', 'unknown')}{sure})"
+
+    def save(self, path: str | Path) -> None:
+        """Write a file for `load_candidates`, and for `candidates` of an audit; one that is there is replaced."""
+        with new_file(Path(path), force=True) as file:
+            save_candidates(self, file)
+
     def images(self) -> Tensor:
         """The candidates as pictures: (m, c, h, w), each stretched to [0, 1]."""
         if self.x.ndim != 4:
@@ -96,11 +118,12 @@ class Candidates:
     def _repr_html_(self) -> str:
         """What a notebook shows: what there is, and the first pictures."""
         sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
-        words = f"<p>{len(self)} candidates{sure} ({escape(str(self.attack.get('method', 'unknown')))})</p>"
+        method, words = str(self.attack.get("method", "unknown")), f"{len(self)} candidates{sure}"
+        top = lead(method, AMBER, "unverified: an audit says which are training samples", words)
         if self.x.ndim != 4 or not len(self):
-            return words
+            return card(top)
         rows = tiles(self.images()[:SHOWN], min(len(self), SHOWN_ACROSS), zoom=2)
-        return f'{words}<img alt="the first candidates" src="{embedded(Image.fromarray(np.concatenate(rows)))}">'
+        return card(top, picture(embedded(Image.fromarray(np.concatenate(rows))), "the first candidates"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +177,16 @@ def save_candidates(candidates: Candidates, path: Path) -> None:
     write_tensors(path, tensors, {"unfit": json.dumps(about, allow_nan=False)})
 
 
-def load_candidates(path: Path) -> Candidates:
+def load_candidates(path: str | Path) -> Candidates:
+    """Read what `Candidates.save` or `unfit attack` wrote.
+
+    Args:
+        path: The file.
+
+    Example:
+        >>> candidates = unfit.load_candidates("found.safetensors")
+    """
+    path = Path(path)
     check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:

@@ -22,7 +22,9 @@ from unfit.attacker.start.find import LIKELY, Search, forecast, search_start
 from unfit.base.errors import listed
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import Estimator, as_base, as_target
+from unfit.base.notebook import AMBER, bullets, card, lead, table
 from unfit.base.target import NotPlainError, Target, Weights
+from unfit.base.times import duration
 
 STANDARD = 0.1  # relative difference of the noise from a standard start's
 EQUAL = 0.05  # relative difference of layer norms that are equal for all purposes
@@ -43,7 +45,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What can be said about a target before it is attacked."""
+    """What can be said about a target before it is attacked; a notebook shows it as a table."""
 
     architecture: str | None  # None: not a net that any attack covers
     num_parameters: int
@@ -64,7 +66,26 @@ class Preflight:
     def exit_code(self) -> int:
         return 0 if self.applies else 3
 
+    def __repr__(self) -> str:
+        applying = ", ".join(each.attack for each in self.attacks if each.applies) or "none"
+        return f"Preflight({self.architecture or 'not covered'}; attacks that apply: {applying})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: whether there is anything to attack, by what, and what the weights show."""
+        word = "applies" if self.applies else "not applicable"
+        net = f"{self.architecture or 'not a net that is covered'}, {self.num_parameters:,} parameters"
+        sentence = (
+            "There is something to attack." if self.applies else "Nothing to attack: an audit would not tell."
+        )
+        rows = [
+            (each.attack, "yes" if each.applies else "no", each.why, duration(each.seconds))
+            for each in self.attacks
+        ]
+        attacks = table(("attack", "applies", "why", "about, here"), rows)
+        return card(lead(word, AMBER, net, sentence), attacks, bullets(self.notes))
+
     def record(self) -> dict[str, Any]:
+        """All of it as JSON has it; what `unfit preflight --json` prints."""
         return {"applies": self.applies, **asdict(self)}
 
 
@@ -74,10 +95,21 @@ def preflight(
     layer: str | None = None,
     input_shape: tuple[int, ...] | None = None,
 ) -> Preflight:
-    """Look at a target, or at its change since the base, and attack nothing.
+    """Which attacks apply to a model, why the others do not, and how long each would take. Nothing is attacked.
 
-    Without a base its start is looked for with likely seeds, which takes a second or two. If it is found, what is
+    Without a base the start is looked for with likely seeds, which takes a second or two. If it is found, what is
     said is about the change since then, which is what `auto` would attack.
+
+    Args:
+        model: A `torch.nn.Module`, a scikit-learn perceptron, or the `Target` that `load_target` reads of a file.
+        base: The weights that training started from, if they are known: then it is about the change.
+        layer: The name of the dense layer to attack, if not the first that sees each sample once.
+        input_shape: The shape of one sample, where the layers do not tell it.
+
+    Example:
+        >>> found = unfit.preflight(model)
+        >>> found.applies
+        True
     """
     target = as_target(model, input_shape, layer=layer)
     if base is None and (search := _likely(target)):

@@ -29,34 +29,72 @@ from unfit.auditor.record import (
     Record,
     Verdict,
 )
-from unfit.auditor.report.notebook import picture
+from unfit.auditor.report import notebook
 from unfit.auditor.report.page import page
+from unfit.auditor.report.terminal import plain, show_audit
 from unfit.auditor.request import Policy
-from unfit.auditor.verdict import EXIT_CODES
+from unfit.auditor.verdict import ATTACKERS, EXIT_CODES
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import as_json, check_regular, new_file, read_as, read_json, write_json, write_tensors
 from unfit.base.modules import Estimator
-from unfit.base.progress import Report, quiet, split
+from unfit.base.progress import Report, quiet, reporting, split
+from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER
 from unfit.base.target import Target
 
 SEVERITY: Final[tuple[Verdict, ...]] = ("pass", "inconclusive", "leak")
+SUMMARY_WIDTH = 100  # columns
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The whole evidence: the record, and the arrays that the page is drawn from."""
+    """The whole evidence: the record, and the arrays that the page is drawn from.
+
+    Example:
+        >>> audit.verdict
+        'leak'
+        >>> counts = audit.num_exact, audit.num_recognisable, audit.num_recovered
+        >>> text = audit.summary()
+        >>> page = audit.to_html("audit.html")
+    """
 
     record: Record
     arrays: dict[str, Tensor]
 
+    def __repr__(self) -> str:
+        """One line for logs, with nothing in it about any one sample."""
+        n, record = self.record.num_samples, self.record
+        counts = f"{self.num_exact} exact, {self.num_recognisable} recognisable, {self.num_recovered} recovered"
+        return f"Audit({self.verdict}: {counts} of {n} samples, by {ATTACKERS[record.attacker]})"
+
     @property
     def verdict(self) -> Verdict:
+        """`pass`, `leak` or `inconclusive`; `record.reasons` says why."""
         return self.record.verdict
 
     @property
     def exit_code(self) -> int:
+        """That of `unfit audit`: 0 pass, 1 leak, 3 inconclusive."""
         return EXIT_CODES[self.verdict]
+
+    @property
+    def num_recovered(self) -> int:
+        """How many samples left a trace or more."""
+        return self.record.num_recovered
+
+    @property
+    def num_recognisable(self) -> int:
+        """How many came back recognisably or exactly."""
+        return self.record.num_recognisable
+
+    @property
+    def num_exact(self) -> int:
+        """How many came back with a proof that needs no data."""
+        return self.record.num_proven
+
+    def summary(self) -> str:
+        """What `unfit audit` prints: the decision, why, and what was counted."""
+        return plain(show_audit(self.record), SUMMARY_WIDTH)
 
     @property
     def recovered(self) -> list[int | str]:
@@ -78,12 +116,16 @@ class Audit:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return picture(self.record, self.arrays)
+        return notebook.show(self.record, self.arrays)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write `audit.json` and `arrays.safetensors`; the page is built from these alone."""
+        folder = Path(folder)
+        folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         write_tensors(folder / "arrays.safetensors", self.arrays)
         write_json(folder / "audit.json", self.record.model_dump(mode="json"))
+        for name in ("arrays.safetensors", "audit.json"):
+            (folder / name).chmod(PRIVATE_FILE)
 
 
 def _written(text: str, path: str | Path | None) -> str:
@@ -93,7 +135,16 @@ def _written(text: str, path: str | Path | None) -> str:
     return text
 
 
-def load_audit(folder: Path) -> Audit:
+def load_audit(folder: str | Path) -> Audit:
+    """Read the folder that `unfit audit` or `Audit.save` wrote.
+
+    Args:
+        folder: It holds `audit.json` and `arrays.safetensors`.
+
+    Example:
+        >>> audit = unfit.load_audit("audit")
+    """
+    folder = Path(folder)
     check_regular(folder / "arrays.safetensors")
     try:
         return Audit(load_record(folder), load_file(folder / "arrays.safetensors"))
@@ -127,18 +178,39 @@ def audit(
     policy: Policy | None = None,
     input_shape: tuple[int, ...] | None = None,
     feature_names: Sequence[str] | None = None,
-    progress: Report = quiet,
+    progress: Report | bool = quiet,
 ) -> Audit:
     """Which of the private samples do the weights give away?
 
-    `private` is what the model was trained on, `unseen` at least as many samples of the same kind that it never
-    saw: the control. x is exactly as the model sees it, y is optional: x or (x, y) as arrays, tensors or tables, a
-    list of pairs, a dict, a `Dataset` or a `DataLoader`; or `Samples` as stored, less the private ones' mean.
-    `input_shape` is the shape of one sample, where x is flat and not a vector. `feature_names` are those of a
-    vector's columns, where x is no table that names them. `attack` is a name or a value such
-    as `Unmix(seed=1)`. `layer` names the dense layer to attack, if not the first that sees each sample once.
-    `candidates` that were made from this model before (they themselves, their file, or the folder of a sweep) are
-    searched instead of attacking.
+    Samples are x or (x, y), exactly as the model sees them: arrays, tensors or tables, a list of pairs, a dict, a
+    `Dataset` or a `DataLoader`. Labels y are optional. `Samples`, as `draw` gives them, are taken as stored, less
+    the private ones' mean.
+
+    Args:
+        model: A `torch.nn.Module`, a scikit-learn perceptron, or the `Target` that `load_target` reads of a file.
+        private: What the model was trained on.
+        unseen: At least as many samples of the same kind that it never saw: the control.
+        attack: A name, or a value such as `Unmix(seed=1)` or `Auto(budget="60s")`.
+        base: The weights that training started from, if they are known: the public model that this one was
+            fine-tuned from, say. A fine-tuned model must be audited with it.
+        layer: The name of the dense layer to attack, if not the first that sees each sample once.
+        candidates: What was made from this model before (`Candidates`, their file, or the folder of a sweep): it
+            is searched, and nothing is attacked.
+        policy: What the model must meet to pass; by default, no sample may come back recognisably.
+        input_shape: The shape of one sample, where x is flat and the samples are not vectors: (3, 32, 32).
+        feature_names: Of a vector's columns, where x is no table that names them.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+
+    Returns:
+        The verdict (`pass`, `leak` or `inconclusive`), its reasons, and all evidence.
+
+    Raises:
+        MisfitError: The model does not know the private samples: they come in another form, or are others.
+
+    Example:
+        >>> audit = unfit.audit(model, private=(x, y), unseen=(x_test, y_test), attack=unfit.Auto(budget="60s"))
+        >>> audit.verdict
+        'leak'
     """
     case = case_of(model, private, unseen, base, layer, input_shape, feature_names)
     policy, value = policy or Policy(), as_attack(attack)
@@ -150,7 +222,8 @@ def audit(
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, policy, examined, progress=report))
 
-    return worst(case, value, candidates, judge, progress)
+    with reporting(progress, "auditing") as report:
+        return worst(case, value, candidates, judge, report)
 
 
 def worst(

@@ -237,7 +237,7 @@ class Record(Strict):
     machine: Annotated[dict[str, str | int], AfterValidator(_has_cores)]
     repeat: AuditRequest | None  # None: made from arrays in Python
     redacted: bool
-    samples: list[SampleRecord]
+    samples: list[SampleRecord] = Field(repr=False)  # a log of the record must not name them
 
     def num_graded(self, least: Grade) -> int:
         """How many samples came back with this grade or a better one."""

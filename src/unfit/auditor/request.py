@@ -18,6 +18,7 @@ from unfit.auditor.match import WINDOW, WINDOWS
 from unfit.auditor.sources import absolute_name
 from unfit.base.files import Strict
 from unfit.base.load import Shape, check_picture, sizes, two_targets
+from unfit.base.times import Seconds
 
 
 def _absolute(path: object) -> object:
@@ -85,11 +86,22 @@ class Policy(Strict):
     """What a model must meet to pass, and how that is measured.
 
     The rule: at most `max_recovered` samples of grade `fail_on` or better, beyond what chance gives.
+
+    Args:
+        fail_on: The grade that counts: `trace`, `recognisable` or `exact`.
+        max_recovered: So many samples of that grade or a better one are allowed.
+        min_budget: Seconds, or a time such as "10m": an attack that was stopped sooner cannot pass. By default it
+            must finish.
+        fpr: The share of unseen samples that may count as recovered; it sets the threshold of a trace.
+        window: Of SSIM: 11, 7, or 3 as in the papers' code.
+
+    Example:
+        >>> policy = unfit.Policy(fail_on="trace", min_budget="10m")
     """
 
     fail_on: Grade = "recognisable"
     max_recovered: Annotated[int, Field(ge=0)] = 0
-    min_budget: Annotated[float, Field(gt=0)] | None = None  # seconds: stopped sooner, an attack tried too little
+    min_budget: Seconds | None = None  # seconds: stopped sooner, an attack tried too little
     fpr: Annotated[float, Field(gt=0, lt=1)] = 0.01  # share of unseen samples that may count as recovered
     window: Annotated[int, AfterValidator(_known_window)] = WINDOW  # of SSIM
 
@@ -99,7 +111,35 @@ class Policy(Strict):
 
 
 class AuditRequest(Strict):
-    """What is audited, against what, by which attack, under which policy."""
+    """What is audited, against what, by which attack, under which policy.
+
+    Args:
+        target: A checkpoint or a run folder.
+        update: In its place, a client's differences to the base.
+        data: What it was trained on, as `read_source` takes it; a run folder knows.
+        members: A JSON list of the training samples' positions in `data`; by default all of them.
+        feature_names: A file with the names of a vector's columns.
+        unseen: Samples it never saw; by default the rest of the data.
+        num_unseen: How many of those; by default as many as it was trained on.
+        classes: Of the data, as `read_source` takes it.
+        resize: Height and width that images are brought to.
+        input_shape: The shape of one sample; by default as the data have it.
+        scale, mean, std: How the model saw the data: times `scale`, less `mean`, over `std`.
+        center: Or: less the mean of the training samples; the default of a run folder.
+        as_is: Or: as they are; the default of anything else.
+        base: The weights that training started from, if they are known.
+        model: The model's own code, `FILE.py:NAME`, where its file does not say how it is built.
+        layer: The name of the dense layer to attack; by default the first that sees each sample once.
+        attack: A value such as `Unmix(seed=1)`.
+        candidates: What was made from this model before: it is searched, and nothing is attacked.
+        policy: What the model must meet to pass.
+        controls: Repeat the attack where nothing can be found.
+        baselines: Add what simpler methods find.
+        seed: Of the unseen samples that are drawn, and of the nets of controls.
+
+    Example:
+        >>> request = unfit.AuditRequest(target="model.pt", data="npz:train.npz", unseen="npz:test.npz")
+    """
 
     target: FilePath | None = None
     update: FilePath | None = None  # in its place: a client's differences to the base

@@ -35,6 +35,11 @@ class Samples:
     feature_names: tuple[str, ...] | None = None  # of a vector's columns
     are_features: bool = False  # what a model made of the samples before its attacked layer
 
+    def __repr__(self) -> str:
+        """No values: a log is no place for them."""
+        shape = "×".join(map(str, self.shape))
+        return f"Samples({len(self)} of shape {shape}, classes {listed(self.class_names)})"
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -215,7 +220,16 @@ class Source:
 
 
 def draw(source: Source, n: int, seed: int) -> Samples:
-    """Draw the members: n samples to train on, equally many of each class."""
+    """Draw samples to train on, equally many of each class.
+
+    Args:
+        source: What `read_source` gives.
+        n: How many.
+        seed: Which ones follows from it.
+
+    Example:
+        >>> members = unfit.draw(unfit.read_source("faces"), 40, seed=0)
+    """
     check_trainable(source)
     return source.train.take(source.train.balanced(n, seed))
 
@@ -232,10 +246,21 @@ def check_trainable(source: Source) -> None:
 
 
 def draw_unseen(source: Source, members: Samples, n: int | None, seed: int) -> Samples:
-    """Draw the control: up to n balanced samples (None: as many as possible) that are not members.
+    """Draw the control: samples that are not members, equally many of each class.
 
     They come from the part that the members come from, and from the test part only if too few are left there: the
     two files of a data set may differ by more than chance, as the digits of MNIST do.
+
+    Args:
+        source: Where the members come from.
+        members: What `draw` gave.
+        n: At most so many; None: as many as possible.
+        seed: Which ones follows from it.
+
+    Example:
+        >>> source = unfit.read_source("faces")
+        >>> members = unfit.draw(source, 40, seed=0)
+        >>> unseen = unfit.draw_unseen(source, members, 40, seed=0)
     """
     trained_on = members.indices.numpy(force=True)
     left = source.train.largest_balanced(trained_on)

@@ -63,11 +63,17 @@ Size = tuple[int, int]  # height, width
 
 
 def read_source(name: str, classes: str | None = None, resize: Size | None = None) -> Source:
-    """Read a source such as `faces` or `cifar10:DIR`; the top of this file lists them all.
+    """Read a set of samples.
 
-    `classes` is "split" (the papers' two groups: odd or even, vehicles or animals), "all", or a number k for the
-    first k classes. The default is "split" if the source has one, else "all". `resize` is the size (height,
-    width) that all images of a folder are brought to.
+    Args:
+        name: `faces`, `mnist5k`, `circle`, `cifar10:DIR`, `cifar100:DIR`, `mnist:DIR`, `npz:FILE`,
+            `npy:X.npy,Y.npy`, `csv:FILE:LABEL`, `parquet:FILE:LABEL` or `images:DIR` (docs/formats.md).
+        classes: "split" (the papers' two groups: odd or even, vehicles or animals), "all", or a number k for the
+            first k classes. The default is "split" if the source has one, else "all".
+        resize: The size (height, width) that all images of a folder are brought to.
+
+    Example:
+        >>> source = unfit.read_source("faces")
     """
     kind, colon, place = name.partition(":")
     if resize and kind != "images":

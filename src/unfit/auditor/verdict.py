@@ -147,9 +147,12 @@ def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[Doubt
 
 def _doubts_about_effort(effort: Effort, policy: Policy) -> list[Doubt]:
     doubts = []
-    if not effort.num_candidates or not effort.rank:
+    if not effort.rank:
         words = "the first layer shows nothing above its noise, so this attack had nothing to work on"
         doubts.append(Doubt(words, KNOW_THE_START))
+    elif not effort.num_candidates:
+        words = f"{effort.rank} directions stand above the noise of the attacked layer, and no attack applies"
+        doubts.append(Doubt(words, OTHER_ATTACK))
     elif effort.method in BASELINES:
         words = f"{effort.method} is a baseline that finds little in any model: a pass needs a real attack"
         doubts.append(Doubt(words, "audit again with --method auto"))

@@ -63,8 +63,13 @@ Shape = Annotated[
 class Reading(Strict):
     """How a checkpoint becomes a net, where the file alone does not say.
 
-    `model` is the model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors. `layer` is
-    the dense layer to attack, `input_shape` the shape of one sample.
+    Args:
+        model: The model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors.
+        layer: The name of the dense layer to attack; by default the first that sees each sample once.
+        input_shape: The shape of one sample, such as (3, 32, 32) or "3x32x32".
+
+    Example:
+        >>> reading = unfit.Reading(input_shape="25x25")
     """
 
     model: str | None = None
@@ -81,9 +86,16 @@ def load_target(
     """Load a checkpoint in any of the formats that `unfit formats` lists.
 
     A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
-    layers follow from the shapes of its weights, or come with its code. An adapter needs the `base` it adapts.
-    In place of `path`, `update` holds a client's differences to the `base` in federated learning: the target is
-    their sum.
+    layers follow from the shapes of its weights, or come with its code.
+
+    Args:
+        path: A file, a run folder, or a folder of Hugging Face's.
+        reading: How the file becomes a net, where it does not say so itself.
+        base: The weights that an adapter adapts or an update changes; only these need it here.
+        update: In place of `path`, a client's differences to the base in federated learning.
+
+    Example:
+        >>> target = unfit.load_target("model.pt", unfit.Reading(input_shape="25x25"))
     """
     if problem := two_targets(path, base, update):
         raise UsageError(problem)
@@ -126,7 +138,15 @@ def _inferred(found: Weights, path: Path, input_shape: tuple[int, ...] | None) -
 
 
 def load_base(path: str | Path, target: Target) -> Target:
-    """Load the weights that the target's training started from; in a run folder, `start.safetensors`."""
+    """Load the weights that the target's training started from.
+
+    Args:
+        path: A file in any of the formats that `unfit formats` lists, or a run folder, which holds its own start.
+        target: What was trained; the base must have its architecture.
+
+    Example:
+        >>> base = unfit.load_base("start.pt", unfit.load_target("model.pt"))
+    """
     path = _start_file(path)
     found = read_model(path)
     if isinstance(found, nn.Module):

@@ -70,9 +70,15 @@ def as_target(
 ) -> Target:
     """Convert a trained module, however it is written: it is run on random inputs, and its layers are watched.
 
-    `input_shape` is the shape of one sample; by default a square picture if the first layer has s² or 3s² inputs
-    (s ≥ 8), else a vector. `input_range` bounds each input value, if known. `layer` names the dense layer to
-    attack; by default it is the first that sees each sample once.
+    Args:
+        model: A `torch.nn.Module` or a fitted perceptron of scikit-learn; it is left as it is.
+        input_shape: The shape of one sample; by default a square picture if the first layer has s² or 3s² inputs
+            (s ≥ 8), else a vector.
+        input_range: Bounds of each input value, if they are known.
+        layer: The name of the dense layer to attack; by default the first that sees each sample once.
+
+    Example:
+        >>> target = unfit.as_target(model)
     """
     if isinstance(model, Target):
         return model

@@ -67,7 +67,18 @@ class Architecture:
 def parse_architecture(
     text: str, input_shape: tuple[int, ...], num_outputs: int, biases: str = "first"
 ) -> Architecture:
-    """Parse hidden layers: `1000-1000` or `conv(3,32)-1000`. `biases` is `first` or `hidden` (H22 sec. 5.3)."""
+    """A net of the papers, from text.
+
+    Args:
+        text: The hidden layers: "1000-1000" or "conv(3,32)-1000".
+        input_shape: The shape of one sample.
+        num_outputs: One for two classes, else one for each class.
+        biases: "first" layer or all "hidden" layers (H22 sec. 5.3).
+
+    Example:
+        >>> str(unfit.parse_architecture("1000-1000", (3, 32, 32), num_outputs=1))
+        '3072-1000-1000-1'
+    """
     match = re.fullmatch(r"(?:conv\((\d{1,9}),(\d{1,9})\)-)?(\d{1,9}(?:-\d{1,9})*)", text.lower().replace(" ", ""))
     if not match:
         raise UsageError(f"cannot read the architecture {text!r}; write 1000-1000 or conv(3,32)-1000")

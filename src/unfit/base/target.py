@@ -46,6 +46,9 @@ class Target:
     input_range: tuple[float, float] | None = None
     whole: Whole | None = None  # the model around it, where the architecture is not all there is
 
+    def __repr__(self) -> str:
+        return f"Target({self.architecture}, sha256 {self.sha256[:12]})"
+
     def net(self) -> nn.Module:
         """From what enters the attacked part to the outputs."""
         if self.architecture.tail is not None:

@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 from unfit.base import nets
 from unfit.base.errors import UsageError
 from unfit.base.nets import Architecture, device, initialise, margin, outputs
-from unfit.base.progress import Report, quiet
+from unfit.base.progress import Report, quiet, reporting
 from unfit.lab.checkpoints import Keeper, State
 from unfit.lab.diagnostics import decay_residuals, kkt_residuals, layer_norms
 
@@ -49,7 +49,23 @@ Loss = Literal["logistic", "ce", "l2", "l2.5", "huber"]
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How a target is trained. The defaults are H22's: 10⁶ epochs at lr 0.01 are a flow time of 10⁴."""
+    """How a target is trained. The defaults are H22's: 10⁶ epochs at lr 0.01 are a flow time of 10⁴.
+
+    Args:
+        method: `flow` (gradient flow, in hundreds of steps), `gd` or `sgd`.
+        loss: `logistic` for one output, `ce` for several, or a regression to ±1: `l2`, `l2.5`, `huber`.
+        weight_decay: λ of the penalty λ/2 · ‖θ‖².
+        init: Standard deviation of the first layer's start; None: PyTorch's own.
+        lr, epochs: Of `gd` and `sgd`.
+        batch, momentum: Of `sgd`.
+        flow_time: Where `flow` without weight decay stops: learning rate × epochs of the training it stands for.
+        target_loss: Stop at this training loss instead.
+        max_steps: At most so many steps of `flow`.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> settings = unfit.FitSettings(method="sgd", lr=0.1, epochs=200)
+    """
 
     method: Method = "flow"
     loss: Loss = "logistic"
@@ -135,13 +151,25 @@ def fit(
     train: tuple[Tensor, Tensor],
     test: tuple[Tensor, Tensor],
     settings: FitSettings | None = None,
-    progress: Report = quiet,
+    progress: Report | bool = quiet,
     keeper: Keeper | None = None,
 ) -> Fit:
-    """Train a fresh net on `train` = (x, y), inputs already centred; judge it on `test`.
+    """Train a fresh net as the papers do.
 
-    The record's `status` says so if training diverges; the weights are then those from before. A `keeper` lets
-    training be stopped and go on: the weights are the same as if it had not been.
+    The record's `status` says so if training diverges; the weights are then those from before.
+
+    Args:
+        architecture: What `parse_architecture` gives.
+        train: (x, y), as tensors, x already centred.
+        test: (x, y), which the net is judged by.
+        settings: How to train.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+        keeper: Lets training be stopped and go on: the weights are the same as if it had not been.
+
+    Example:
+        >>> net = unfit.parse_architecture("50", (1, 25, 25), num_outputs=1)
+        >>> fitted = unfit.fit(net, (x, y), (x_test, y_test), unfit.FitSettings(flow_time=1.0))
+        >>> model = unfit.Target(net, fitted.weights)
     """
     settings, keeper = settings or FitSettings(), keeper or Keeper()
     _check_outputs(architecture, settings.loss)
@@ -152,7 +180,8 @@ def fit(
     with keeper.training(_about(architecture, train, settings) if keeper.folder else {}):
         trainee = InSpan(net, x)
         if math.isfinite(trainee.objective(y, settings).item()):
-            trace = _TRAIN[_schedule(settings)](trainee, y, settings, keeper, progress)
+            with reporting(progress, "training") as report:
+                trace = _TRAIN[_schedule(settings)](trainee, y, settings, keeper, report)
         else:
             trace = Trace().end("diverged")  # before it began: inputs or start are too large
     net.load_state_dict(trainee.whole())

@@ -23,7 +23,7 @@ from unfit.auditor.samples import Source, draw, draw_test
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
-from unfit.base.progress import Report, quiet, split
+from unfit.base.progress import Report, quiet, reporting, split
 from unfit.base.target import Target, save_target, save_weights
 from unfit.lab.checkpoints import Keeper, checkpoint_folder
 from unfit.lab.controls import run_baselines, run_controls
@@ -39,10 +39,26 @@ def fit_run(
     settings: FitSettings,
     arch: str = "1000-1000",
     biases: str = "first",
-    progress: Report = quiet,
+    progress: Report | bool = quiet,
     keeper: Keeper | None = None,
 ) -> Fit:
-    """Draw n members, subtract their mean, train, and write the run folder."""
+    """Draw samples, subtract their mean, train on them, and write a run folder.
+
+    Args:
+        source: What `read_source` gives.
+        n: How many samples to train on, equally many of each class.
+        folder: It must exist; it gets the target, its start, and what it was trained on.
+        settings: How to train.
+        arch: Hidden layers, such as "1000-1000" or "conv(3,32)-1000".
+        biases: "first" layer or all "hidden" layers.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+        keeper: Lets training be stopped and go on.
+
+    Example:
+        >>> Path("run").mkdir()
+        >>> settings = unfit.FitSettings(flow_time=100.0)
+        >>> fitted = unfit.fit_run(unfit.read_source("faces"), 20, Path("run"), settings, arch="100")
+    """
     members = draw(source, n, settings.seed)
     test = draw_test(source, members, settings.seed)
     num_outputs = 1 if members.num_classes == 2 and settings.loss != "ce" else members.num_classes
@@ -91,12 +107,18 @@ def unfinished(folder: Path) -> bool:
     return there and read_json(path).get("status") == TIME_LIMIT
 
 
-def audit_run(request: AuditRequest, progress: Report = quiet) -> Audit:
-    """Audit a run folder, or a bare checkpoint whose data are named.
+def audit_run(request: AuditRequest, progress: Report | bool = quiet) -> Audit:
+    """Audit a run folder, or a bare checkpoint whose data are named: what `unfit audit` does.
 
-    `controls` repeats the attack where nothing can be found; `baselines` adds what simpler methods find.
+    Args:
+        request: What is audited, against what, by which attack, under which policy.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+
+    Example:
+        >>> audit = unfit.audit_run(unfit.AuditRequest(target="run", attack=unfit.Weights()))
     """
-    return _audit(request, read_case(request), progress)
+    with reporting(progress, "auditing") as report:
+        return _audit(request, read_case(request), report)
 
 
 def repeat_audit(record: Record, progress: Report = quiet) -> Audit:

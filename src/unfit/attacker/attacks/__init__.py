@@ -20,7 +20,7 @@ from unfit.attacker.method import Method
 from unfit.attacker.mixtures import check_base, read_mixtures
 from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import Estimator, as_base, as_target
-from unfit.base.progress import Report, quiet
+from unfit.base.progress import Report, quiet, reporting
 from unfit.base.target import Target
 
 Kkt = Annotated[FastKKT | PaperKKT, Field(discriminator="solver")]
@@ -40,18 +40,31 @@ def attack(
     model: Target | nn.Module | Estimator,
     attack: Method | str = "auto",
     base: Target | nn.Module | Estimator | None = None,
-    progress: Report = quiet,
+    progress: Report | bool = quiet,
     layer: str | None = None,
 ) -> Candidates:
-    """Reconstruct training samples from weights alone: those of a Target, or of a module that `as_target` takes.
+    """Reconstruct training samples from weights alone.
 
-    `attack` is a value such as `Unmix(seed=1)`, or a name, which stands for the value with its defaults. `auto`
-    does all that applies and puts what it is most confident of first. `base` holds the weights training started
-    from, if they are known (a public model that was fine-tuned): its change is attacked, which gives away far
-    more. `layer` names the dense layer to attack, if not the first that sees each sample once.
+    Args:
+        model: A `torch.nn.Module`, a scikit-learn perceptron, or the `Target` that `load_target` reads of a file.
+        attack: A value such as `Unmix(seed=1)`, or a name, which stands for the value with its defaults. `auto`
+            does all that applies and puts what it is most confident of first.
+        base: The weights that training started from, if they are known: the public model that this one was
+            fine-tuned from, say. Then the change is attacked, which gives away far more.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+        layer: The name of the dense layer to attack, if not the first that sees each sample once.
+
+    Returns:
+        Guesses at inputs, as the model sees them. Most of them are wrong; an audit says which are not.
+
+    Example:
+        >>> candidates = unfit.attack(model)
+        >>> candidates.save("found.safetensors")
     """
     target = as_target(model, layer=layer)
-    return run_attack(as_attack(attack), target, as_base(base, target), progress)
+    value, start = as_attack(attack), as_base(base, target)
+    with reporting(progress, "attacking") as report:
+        return run_attack(value, target, start, report)
 
 
 def run_attack(attack: Method, target: Target, base: Target | None, progress: Report = quiet) -> Candidates:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 
 from unfit.attacker.attacks.cone import Cone
 from unfit.attacker.attacks.fast import FastKKT
@@ -20,6 +20,7 @@ from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
 from unfit.base.progress import Report, quiet, split, within
+from unfit.base.times import Seconds
 
 SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a budget, and of the progress
 
@@ -27,13 +28,19 @@ SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a b
 class Auto(Method):
     """Find the start, prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first.
 
-    `budget`: seconds after which no further run is begun. The last one is finished, so it may take a little
-    longer. What finds most comes first. `seeds`: where no base is given and the first layer looks like a start of
-    PyTorch's, so many seeds are tried for it (docs/start.md); 0: none.
+    Args:
+        budget: Seconds, or a time such as "60s" or "10m", after which no further run is begun. The last one is
+            finished, so it may take a little longer. What finds most comes first.
+        seeds: Where no base is given and the first layer looks like a start of PyTorch's, so many seeds are tried
+            for it (docs/start.md); 0: none.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> candidates = unfit.attack(model, unfit.Auto(budget="60s"))
     """
 
     method: Literal["auto"] = "auto"
-    budget: PositiveFloat | None = None
+    budget: Seconds | None = None
     seeds: Annotated[int, Field(ge=0, le=SEEDS)] = SEEDS
 
     title = "auto"

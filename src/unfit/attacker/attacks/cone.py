@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from scipy.optimize import linprog
 
 from unfit.attacker.attacks.peel import HARD
@@ -31,6 +31,7 @@ from unfit.attacker.span import visible_rank
 from unfit.attacker.stationarity import outputs_of, predicted
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
+from unfit.base.times import Seconds
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -70,13 +71,27 @@ MEASURED_GROWTH = 1.5  # … and the power of samples and of inputs with which i
 
 
 class Cone(Method):
-    """One linear program after the other, each for a sample not yet found."""
+    """One linear program after the other, each for a sample not yet found.
+
+    It is for inputs that are never negative and often zero: features behind a ReLU, counts, one-hot records.
+
+    Args:
+        reweightings: Linear programs for one corner of the cone; most need one or two.
+        patience: Tries in a row that lead to nothing new, after which it ends.
+        programs: Further tries after these, each by a linear program.
+        budget: Seconds, or a time such as "60s", after which no corner is begun.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> unfit.Cone(budget="5m")
+        Cone(method='cone', seed=0, reweightings=4, patience=50, programs=5, budget=300.0)
+    """
 
     method: Literal["cone"] = "cone"
     reweightings: PositiveInt = 4  # linear programs for one corner; most need one or two
     patience: PositiveInt = 50  # aims in a row that lead to nothing new, by least squares …
     programs: NonNegativeInt = 5  # … and then by linear programs
-    budget: PositiveFloat | None = None  # seconds after which no corner is begun
+    budget: Seconds | None = None  # seconds after which no corner is begun
 
     title = "cone"
 

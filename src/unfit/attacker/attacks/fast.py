@@ -51,6 +51,19 @@ class FastKKT(Method):
 
     The defaults were chosen on CIFAR-10, n=100 and n=500, two and ten classes (docs/results.md): a factor of
     three in `alpha`, `damping` or `step` changes the counts by a few.
+
+    Args:
+        score: `binary`, `multiclass`, or `any` for a regression loss with weight decay; `auto`: by the outputs.
+        num_candidates: Of a run; default: three for each direction above the noise.
+        runs: Starts.
+        iterations: Of each run.
+        alpha: Slope of the smooth derivative that stands for a ReLU's.
+        damping: Of the least-squares steps, in units of the mean squared signal.
+        step: Share of the way to where the equations of an iteration would be solved.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> candidates = unfit.attack(model, unfit.FastKKT(runs=2))
     """
 
     method: Literal["kkt"] = "kkt"

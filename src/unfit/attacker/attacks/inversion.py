@@ -31,7 +31,20 @@ LogUniform = Annotated[tuple[float, float], AfterValidator(_rising)]
 
 
 class Inversion(Method):
-    """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's."""
+    """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's.
+
+    A baseline: it finds what a class looks like, and seldom a sample.
+
+    Args:
+        num_candidates: Starts; default: about a thousand.
+        iterations: Of each start.
+        lr: Range that each start draws its learning rate from (H22 App. B.2).
+        sigma: Range that each start draws its size from.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> candidates = unfit.attack(model, unfit.Inversion(num_candidates=10))
+    """
 
     method: Literal["inversion"] = "inversion"
     num_candidates: PositiveInt | None = None  # default: about NUM_STARTS

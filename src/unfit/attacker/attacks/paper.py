@@ -52,6 +52,22 @@ class PaperKKT(Method):
     """H22's method with a setting published for CIFAR-10, n=500; the papers draw 100 settings for each model.
 
     A run that diverges ends there. Its best iterate is kept, and the candidates' status says so.
+
+    Args:
+        score: `binary`, `multiclass`, or `any` for a regression loss with weight decay; `auto`: by the outputs.
+        num_candidates: Default: three for each direction above the noise.
+        iterations: Steps of gradient descent.
+        lr: Learning rate of the candidates.
+        lr_multiplier: Learning rate of their multipliers.
+        sigma: Standard deviation of the start.
+        alpha: Slope of the smooth derivative that stands for a ReLU's.
+        lambda_min: The least multiplier.
+        dtype: `float64` or `float32`.
+        give_up: End a run early that has explained nothing for long.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> candidates = unfit.attack(model, unfit.PaperKKT(iterations=20))
     """
 
     method: Literal["kkt"] = "kkt"

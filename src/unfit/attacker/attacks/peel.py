@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -29,6 +29,7 @@ from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, first_of, outputs_of, predicted
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
+from unfit.base.times import Seconds
 
 HARD = 1e4  # slope of the gates: as good as hard
 NO_LENGTH = 1e-30  # nothing is divided by zero where a column or a neuron is constant
@@ -79,7 +80,20 @@ LEAST_CURVE, CURVE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagona
 
 
 class Peel(Method):
-    """Rounds of unmixing and proving, until all is proven or nothing new comes."""
+    """Rounds of unmixing and proving, until all is proven or nothing new comes. It needs a base.
+
+    Args:
+        rounds: At most so many.
+        patience: Rounds without a new proof after which it ends.
+        unmix_iterations: Of each unmixing; a rough picture is enough.
+        column_iterations: Of each fit of what a sample added to the neurons.
+        null: Candidates made by chance, which set the bar for a proof.
+        budget: Seconds, or a time such as "60s", after which no round is begun.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> peel = unfit.Peel(budget="10m")  # for unfit.attack(model, peel, base=start)
+    """
 
     method: Literal["peel"] = "peel"
     rounds: PositiveInt = 60  # at most
@@ -87,7 +101,7 @@ class Peel(Method):
     unmix_iterations: PositiveInt = 150  # half of what `unmix` takes: a rough picture is enough
     column_iterations: PositiveInt = 20  # as good as 100 (docs/research/unmixing.md)
     null: PositiveInt = 64  # chance candidates that set the bar for a proof
-    budget: PositiveFloat | None = None  # seconds after which no round is begun
+    budget: Seconds | None = None  # seconds after which no round is begun
 
     title = "peel"
 

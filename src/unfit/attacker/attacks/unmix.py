@@ -29,6 +29,15 @@ class Unmix(Method):
     """One run for each rank and contrast. Different runs find different samples, so all are pooled.
 
     With a base, samples are proven first where that can be done; if all are, nothing is left to unmix.
+
+    Args:
+        ranks: Of the runs, times the number of directions above the noise.
+        runs: Pairs of a contrast (`root` or `log`) and whether the components are kept orthogonal.
+        iterations: Of each run.
+        seed: Everything random follows from it.
+
+    Example:
+        >>> candidates = unfit.attack(model, unfit.Unmix(ranks=(0.7, 1.0)))
     """
 
     method: Literal["unmix"] = "unmix"

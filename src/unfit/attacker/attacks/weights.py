@@ -17,7 +17,10 @@ from unfit.base.progress import Report, quiet
 class Weights(Method):
     """Each neuron's row, and its negative; of a convolution the kernels, enlarged to the size of the inputs.
 
-    With a base, their change is shown instead.
+    With a base, their change is shown instead. A baseline.
+
+    Example:
+        >>> candidates = unfit.attack(model, "weights")
     """
 
     method: Literal["weights"] = "weights"

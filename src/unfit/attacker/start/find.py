@@ -38,8 +38,9 @@ from unfit.attacker.start.state import EQUATIONS, WINDOW, seed_of, solve_state, 
 from unfit.attacker.start.twister import SEEDS
 from unfit.base.errors import UsageError
 from unfit.base.modules import as_target
-from unfit.base.progress import Report, quiet
+from unfit.base.progress import Report, quiet, reporting
 from unfit.base.target import Target, Weights
+from unfit.base.times import as_seconds
 
 TAKEN = 4096  # values of a layer that are compared in the search; all of them confirm
 FEWEST, FEWEST_FAR = 64, 256  # fewer cannot single out one of 2³² seeds; of later ones only signs are compared
@@ -86,6 +87,10 @@ class Start:
     correlation: float  # of the first layer with its start
     log10_p: float  # that any other seed would fit so well, all that were tried counted
     trained: Target
+
+    def __repr__(self) -> str:
+        drawn = "no seed" if self.seed is None else f"seed {self.seed}"
+        return f"Start({drawn} of {self.generator}, {self.rule}, p < 1e{math.ceil(self.log10_p)})"
 
     @cached_property
     def change(self) -> Mixtures:
@@ -135,17 +140,27 @@ def find_start(
     *,
     seeds: int | range = SEEDS,
     skip: int = 0,
-    budget: float | None = None,
-    progress: Report = quiet,
+    budget: float | str | None = None,
+    progress: Report | bool = quiet,
 ) -> Start | None:
     """The weights that training of this network started from, if they can be found; else None.
 
-    `build` makes the network as it was made for training, if that is known: any function that draws from PyTorch's
-    generator on the CPU. Else the usual ways are tried. `seeds` says how many seeds are tried, or which. `skip`:
-    also look for a start before which up to so many numbers were drawn, with a thousand usual seeds. `budget`:
-    seconds after which the search ends.
+    Args:
+        model: A `torch.nn.Module` or a `Target`.
+        build: A function that makes the network as it was made for training, if that is known; it draws from
+            PyTorch's generator on the CPU. Without one the usual ways are tried.
+        seeds: How many seeds are tried, or which: a number or a range.
+        skip: Also look for a start before which up to so many numbers were drawn, with a thousand usual seeds.
+        budget: Seconds, or a time such as "60s" or "10m", after which the search ends.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+
+    Example:
+        >>> start = unfit.find_start(model, seeds=1000, budget="60s")
+        >>> candidates = unfit.attack(model, base=start.target) if start else None
     """
-    return search_start(model, build, seeds=seeds, skip=skip, budget=budget, progress=progress).start
+    most = as_seconds(budget, "budget")
+    with reporting(progress, "looking for the seed") as report:
+        return search_start(model, build, seeds=seeds, skip=skip, budget=most, progress=report).start
 
 
 def search_start(

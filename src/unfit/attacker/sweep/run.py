@@ -23,7 +23,7 @@ from unfit.attacker.sweep.trials import MAX_TRIALS, Job, Outcome, Plan, Sampler,
 from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import as_base, as_target
 from unfit.base.nets import Architecture
-from unfit.base.progress import Report, quiet
+from unfit.base.progress import Report, quiet, reporting
 from unfit.base.target import Target
 
 Ranges = dict[str, tuple[float, float]]
@@ -45,19 +45,34 @@ def sweep(
     gpus_per_trial: float = 0,
     ray: str | None = None,
     mlflow: str | None = None,
-    progress: Report = quiet,
+    progress: Report | bool = quiet,
 ) -> Status:
-    """Attack with `trials` different settings; each trial's candidates become a file in `folder`.
+    """Attack with many different settings; each trial's candidates become a file in a folder.
 
-    A folder of the same sweep is continued until it has `trials` in all. `attack` holds the settings that all
-    trials share; without one, the papers' solver is swept as in the papers. `ranges` replaces the bounds that
-    settings are sampled from. `random` and `quasi` sample them from the seed and the number of the trial alone;
-    `tpe` learns from the attack's own loss.
+    A folder of the same sweep is continued until it has `trials` in all. A script must call this under
+    `if __name__ == "__main__":`, since the worker processes import it.
 
-    `workers` trials run at once. By default each core has one, or `cpus_per_trial` cores have one together; with
-    the address `ray` they run on that Ray cluster, as many as it has room for. `mlflow` is a tracking URI where
-    each trial is logged too. A script must call this under `if __name__ == "__main__":`, since the worker
-    processes import it.
+    Args:
+        model: A `torch.nn.Module` or a `Target`.
+        trials: How many in all.
+        folder: Where the sweep is kept; `candidates` of an audit takes it.
+        attack: The settings that all trials share; without one, the papers' solver is swept as in the papers.
+        base: The weights that training started from, if they are known.
+        sampler: `random` and `quasi` sample settings from the seed and the number of the trial alone; `tpe` learns
+            from the attack's own loss.
+        ranges: Other bounds that settings are sampled from: {"lr": (1e-3, 1)}.
+        seed: Everything random follows from it.
+        workers: Trials at once; by default as many as there are cores for, or as the cluster has room for.
+        cpus_per_trial: Cores of each trial.
+        gpus_per_trial: GPUs of each trial on a Ray cluster; 0.25: four trials share one.
+        ray: The address of a Ray cluster to run on.
+        mlflow: The URI of a store where each trial is logged too.
+        progress: True shows a bar; a function is called with the fraction done and what is being done.
+
+    Example:
+        >>> status = unfit.sweep(model, 3, "sweep", unfit.Unmix(iterations=20), workers=1)
+        >>> len(status.ended)
+        3
     """
     target = as_target(model)
     start = as_base(base, target)
@@ -77,7 +92,8 @@ def sweep(
             from unfit.attacker.sweep.tracking import log_to_mlflow
 
             books.log = log_to_mlflow(mlflow, plan, books.ended.values())
-        return run_trials(books, submit, slots, progress)
+        with reporting(progress, "sweeping") as report:
+            return run_trials(books, submit, slots, report)
 
 
 def run_trials(books: Books, submit: Submit, slots: Callable[[], int], progress: Report) -> Status:

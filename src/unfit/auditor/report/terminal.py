@@ -16,6 +16,7 @@ from unfit.auditor.record import Record, Verdict
 from unfit.auditor.report.page import headline
 from unfit.auditor.verdict import ATTACKERS
 from unfit.base.errors import clean
+from unfit.base.times import duration
 
 Part = Text | Table
 COLOURS: dict[Verdict, str] = {"leak": "bold red", "pass": "bold green", "inconclusive": "bold yellow"}
@@ -133,16 +134,6 @@ def show(preflight: Preflight) -> list[Part]:
     if preflight.architecture is None:
         return [verdict, notes]
     return [verdict, _attacks(preflight), _layers(preflight), _spectrum(preflight), notes]
-
-
-def duration(seconds: float | None) -> str:
-    """As coarse as the estimate is."""
-    if seconds is None:
-        return ""
-    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
 
 
 def _verdict(preflight: Preflight) -> str:
