@@ -33,6 +33,7 @@ from unfit.auditor.report.notebook import picture
 from unfit.auditor.report.page import page
 from unfit.auditor.request import Policy
 from unfit.auditor.verdict import EXIT_CODES
+from unfit.base.budget import limited, seconds_left
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import as_json, check_regular, new_file, read_as, read_json, write_json, write_tensors
 from unfit.base.modules import Estimator
@@ -41,6 +42,7 @@ from unfit.base.target import Target
 
 SEVERITY: Final[tuple[Verdict, ...]] = ("pass", "inconclusive", "leak")
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
+JUDGING = 2.0  # times what looking at the samples took: what matching, the oracle and the page take of a budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +140,8 @@ def audit(
     `candidates` that were made from this model before (they themselves, their file, or the folder of a sweep) are
     searched instead of attacking.
     """
-    case = case_of(model, private, unseen, base, layer, input_shape)
-    policy, value = policy or Policy(), as_attack(attack)
+    began, value = time.perf_counter(), as_attack(attack)
+    case, policy = case_of(model, private, unseen, base, layer, input_shape), policy or Policy()
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     examined = examine(case, policy)
@@ -148,7 +150,8 @@ def audit(
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, policy, examined, progress=report))
 
-    return worst(case, value, candidates, judge, progress)
+    with limited(value.limit, began):
+        return worst(case, value, candidates, judge, examined.seconds, progress)
 
 
 def worst(
@@ -156,17 +159,21 @@ def worst(
     attack: Method,
     candidates: Candidates | str | Path | None,
     judge: Callable[[Case, Pool, Report], Audit],
+    looking: float,
     progress: Report = quiet,
 ) -> Audit:
     """Attack and judge; a net that is not in normal form twice, as it is and in that form, unless the first leaks.
 
     What hides samples in one form must not decide about the other, so each has its own candidates and controls.
+    `looking`: seconds that it took to look at the samples, by which judging is known to fit into a budget.
     """
     forms = [case] if candidates is not None else case.forms()
     done: list[Audit] = []
-    for form, report in zip(forms, split(progress, [1] * len(forms)), strict=True):
+    for i, (form, report) in enumerate(zip(forms, split(progress, [1] * len(forms)), strict=True)):
         attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))
-        done.append(judge(form, find_candidates(form, attack, candidates, attacking), matching))
+        with limited(seconds_left() / (len(forms) - i) - JUDGING * looking):
+            pool = find_candidates(form, attack, candidates, attacking)
+        done.append(judge(form, pool, matching))
         if done[-1].verdict == "leak":
             break
     return max(done, key=lambda each: SEVERITY.index(each.verdict))

@@ -117,7 +117,7 @@ def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[str]:
 
 def _doubts_about_effort(effort: Effort, policy: Policy) -> list[str]:
     doubts = []
-    if not effort.num_candidates or not effort.rank:
+    if not effort.rank or not (effort.num_candidates or effort.status == "out of budget"):
         doubts.append("the first layer shows nothing above its noise, so this attack had nothing to work on")
     elif effort.method in BASELINES:
         doubts.append(f"{effort.method} is a baseline that finds little in any model: a pass needs a real attack")

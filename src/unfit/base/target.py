@@ -47,13 +47,12 @@ class Target:
     whole: Whole | None = None  # the model around it, where the architecture is not all there is
 
     def net(self) -> nn.Module:
-        """From what enters the attacked part to the outputs."""
+        """From what enters the attacked part to the outputs. It shares the weights, so it is never trained."""
         if self.architecture.tail is not None:
             return Rest(self.split)
-        # building a net draws random weights: keep the caller's generator
-        with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):  # no random weights are drawn, and none are copied
             net = build(self.architecture)
-        net.load_state_dict(self.weights)
+        net.load_state_dict(self.weights, assign=True)
         return net.eval()
 
     @property

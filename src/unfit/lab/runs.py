@@ -10,6 +10,7 @@ While `fit_folder` trains, a hidden folder beside the run folder holds its check
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from unfit.auditor.pool import Pool
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Source, draw, draw_test
+from unfit.base.budget import limited
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
@@ -96,7 +98,8 @@ def audit_run(request: AuditRequest, progress: Report = quiet) -> Audit:
 
     `controls` repeats the attack where nothing can be found; `baselines` adds what simpler methods find.
     """
-    return _audit(request, read_case(request), progress)
+    began = time.perf_counter()
+    return _audit(request, read_case(request), progress, began)
 
 
 def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
@@ -107,7 +110,7 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
         raise UnfitError(
             "this audit is redacted and holds no paths: only one made with --no-redact can be repeated"
         )
-    case = read_case(record.repeat)
+    began, case = time.perf_counter(), read_case(record.repeat)
     now = (case.target, case.private, case.unseen, case.base)
     before = (record.target.sha256, record.hashes.private, record.hashes.unseen, record.hashes.base)
     names = ("the target's weights", "the private samples", "the unseen samples", "the base's weights")
@@ -116,21 +119,25 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
     ]
     if changed:
         raise UnfitError(f"this is not what was audited: {' and '.join(changed)} differ (by sha256)")
-    again = _audit(record.repeat, case, progress)
+    again = _audit(record.repeat, case, progress, began)
     if again.record.hashes.candidates != record.hashes.candidates:
         raise UnfitError("this is not what was audited: the candidates differ (by sha256)")
     return again
 
 
-def _audit(request: AuditRequest, case: Case, progress: Report) -> Audit:
+def _audit(request: AuditRequest, case: Case, progress: Report, began: float) -> Audit:
+    """The budget is that of the attack and all it takes to judge it; controls and baselines come on top."""
     examined = examine(case, request.policy)
     refuse_misfit(examined.fitting)
     shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)
     comparing, controlling, attacking = split(progress, shares)
+    before = time.perf_counter()
     baselines = run_baselines(request, case, comparing) if request.baselines else ()
     controls = run_controls(request, case, controlling) if request.controls else ()
+    began += time.perf_counter() - before
 
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, request.policy, examined, request, controls, baselines, report))
 
-    return worst(case, request.attack, request.candidates, judge, attacking)
+    with limited(request.attack.limit, began):
+        return worst(case, request.attack, request.candidates, judge, examined.seconds, attacking)

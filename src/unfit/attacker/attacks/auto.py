@@ -14,11 +14,13 @@ from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.attacks.unmix import Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
+from unfit.attacker.costs import check_budget
 from unfit.attacker.ica import tellable
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
+from unfit.base.budget import is_over, limited, seconds_left
 from unfit.base.progress import Report, quiet, split, within
 
 SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a budget, and of the progress
@@ -27,9 +29,9 @@ SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a b
 class Auto(Method):
     """Find the start, prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first.
 
-    `budget`: seconds after which no further run is begun. The last one is finished, so it may take a little
-    longer. What finds most comes first. `seeds`: where no base is given and the first layer looks like a start of
-    PyTorch's, so many seeds are tried for it (docs/start.md); 0: none.
+    `budget`: seconds after which everything stops, with what there is then. What finds most comes first.
+    `seeds`: where no base is given and the first layer looks like a start of PyTorch's, so many seeds are tried
+    for it (docs/start.md); 0: none.
     """
 
     method: Literal["auto"] = "auto"
@@ -39,15 +41,12 @@ class Auto(Method):
     title = "auto"
 
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
-        began = time.perf_counter()
-        mixtures, progress, facts = self._from_start(mixtures, progress)
-        parts: list[Part] = []
-        status = "finished"
-        for part in self.parts(mixtures, _telling(progress, parts, mixtures)):
-            parts.append(part)
-            if self.budget is not None and time.perf_counter() - began > self.budget:
-                status = "out of budget"
-                break
+        began, parts = time.perf_counter(), list[Part]()
+        with limited(self.budget):
+            check_budget(mixtures)
+            mixtures, progress, facts = self._from_start(mixtures, progress)
+            parts.extend(self.parts(mixtures, _telling(progress, parts, mixtures)))
+            status = "out of budget" if is_over() else "finished"
         agreed = agreement(parts, mixtures)
         first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
         others = [part for part in parts if part.proven is None]
@@ -58,7 +57,7 @@ class Auto(Method):
         """The change since the start, if no base was given and the start is found; and what was tried for that."""
         if mixtures.base is not None or not self.seeds or self._forecast(mixtures) is None:
             return mixtures, progress, {}
-        budget = SEARCH_SHARE * self.budget if self.budget is not None else None
+        budget = SEARCH_SHARE * seconds_left()
         looking, attacking = within(progress, 0, SEARCH_SHARE), within(progress, SEARCH_SHARE, 1)
         search = search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking)
         if search.start is not None and search.start.is_trained:
@@ -74,9 +73,11 @@ class Auto(Method):
     def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
         """All that applies, what gives most first; nothing more once every sample is proven."""
         peel, cone, unmix, kkt = self._stages()
-        reports = split(progress, [each.seconds or 0.0 for each in self._outlooks(mixtures)])
-        of_peel, of_cone, of_unmix, of_kkt = reports
+        shares = [each.seconds or 0.0 for each in self._outlooks(mixtures)] if self.budget is None else [1.0] * 4
+        of_peel, of_cone, of_unmix, of_kkt = split(progress, shares)
         for prover, report in ((peel, of_peel), (cone, of_cone)):
+            if is_over():
+                return
             proven, all_proven = prover.prove(mixtures, report)
             yield from proven
             if all_proven:
@@ -108,8 +109,7 @@ class Auto(Method):
         return [peel.outlook(mixtures), cone.outlook(mixtures), unmix.outlook(mixtures), last]
 
     def _stages(self) -> tuple[Peel, Cone, Unmix, FastKKT]:
-        provers = Peel(seed=self.seed, budget=self.budget), Cone(seed=self.seed, budget=self.budget)
-        return *provers, Unmix(seed=self.seed), FastKKT(seed=self.seed)
+        return Peel(seed=self.seed), Cone(seed=self.seed), Unmix(seed=self.seed), FastKKT(seed=self.seed)
 
 
 def enough(mixtures: Mixtures) -> bool:
