@@ -46,6 +46,7 @@ from unfit.base.files import kept, new_file, new_folder
 from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.progress import bar
+from unfit.base.reservation import parts_of
 from unfit.base.target import save_weights
 from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.fit import Method as Training
@@ -580,10 +581,10 @@ def audit(
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
         with bar("searching the candidates" if candidates else "auditing") as progress:
             if request is not None:
-                result = audit_run(request, progress)
+                result = audit_run(request, progress, parts_of(folder))
             else:
                 assert repeat is not None
-                result = repeat_audit(load_record(repeat), progress)
+                result = repeat_audit(load_record(repeat), progress, parts_of(folder))
         if redacted if redacted is not None else not sys.stdout.isatty():
             result = redact(result)
         kept(partial(_save_audit, result), folder)

@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unfit.attacker.attacks import as_attack, check_attack
+from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method, gather
 from unfit.attacker.mixtures import check_base
+from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.case import Case, case_of
 from unfit.auditor.evidence import evidence, examine, refuse_misfit
@@ -161,6 +163,7 @@ def worst(
     judge: Callable[[Case, Pool, Report], Audit],
     looking: float,
     progress: Report = quiet,
+    shelf: Shelf = NOWHERE,
 ) -> Audit:
     """Attack and judge; a net that is not in normal form twice, as it is and in that form, unless the first leaks.
 
@@ -172,7 +175,7 @@ def worst(
     for i, (form, report) in enumerate(zip(forms, split(progress, [1] * len(forms)), strict=True)):
         attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))
         with limited(seconds_left() / (len(forms) - i) - JUDGING * looking):
-            pool = find_candidates(form, attack, candidates, attacking)
+            pool = find_candidates(form, attack, candidates, attacking, shelf.under(f"form{i}"))
         done.append(judge(form, pool, matching))
         if done[-1].verdict == "leak":
             break
@@ -180,19 +183,25 @@ def worst(
 
 
 def find_candidates(
-    case: Case, attack: Method, candidates: Candidates | str | Path | None, progress: Report = quiet
+    case: Case,
+    attack: Method,
+    candidates: Candidates | str | Path | None,
+    progress: Report = quiet,
+    shelf: Shelf = NOWHERE,
 ) -> Pool:
     """What is searched: candidates that were given, or those of the attack."""
     if candidates is not None:
         return given_pool(candidates, case.target)
-    return attack_pool(try_attack(case, attack, progress))
+    return attack_pool(try_attack(case, attack, progress, shelf))
 
 
-def try_attack(case: Case, attack: Method, progress: Report = quiet) -> Candidates:
-    """The attack's candidates; none, and why, where it does not cover this net."""
+def try_attack(case: Case, attack: Method, progress: Report = quiet, shelf: Shelf = NOWHERE) -> Candidates:
+    """The attack's candidates; none, and why, where it does not cover this net. What it finishes is kept."""
     check_attack(attack, case.target, case.base)
     check_base(case.mixtures)
     try:
-        return attack.run(case.mixtures, progress)
+        if isinstance(attack, Auto):
+            return attack.run(case.mixtures, progress, shelf)
+        return shelf.candidates(attack.method, lambda: attack.run(case.mixtures, progress))
     except NotApplicableError as error:
         return gather(attack, case.mixtures, [], time.perf_counter(), f"not applicable: {error}")

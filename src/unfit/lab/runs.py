@@ -10,10 +10,13 @@ While `fit_folder` trains, a hidden folder beside the run folder holds its check
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
+from unfit.attacker.shelf import NOWHERE, open_shelf
 from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, worst
 from unfit.auditor.case import Case, Members, read_case
 from unfit.auditor.evidence import evidence, examine, refuse_misfit
@@ -93,16 +96,17 @@ def unfinished(folder: Path) -> bool:
     return there and read_json(path).get("status") == TIME_LIMIT
 
 
-def audit_run(request: AuditRequest, progress: Report = quiet) -> Audit:
+def audit_run(request: AuditRequest, progress: Report = quiet, parts: Path | None = None) -> Audit:
     """Audit a run folder, or a bare checkpoint whose data are named.
 
     `controls` repeats the attack where nothing can be found; `baselines` adds what simpler methods find.
+    What the attack has finished is kept in the folder `parts`, where the same request takes it from after a kill.
     """
     began = time.perf_counter()
-    return _audit(request, read_case(request), progress, began)
+    return _audit(request, read_case(request), progress, began, parts)
 
 
-def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
+def repeat_audit(record: Record, progress: Report = quiet, parts: Path | None = None) -> Audit:
     """Repeat an audit on the same weights and the same data; only the times differ."""
     if record.repeat is None:
         raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
@@ -119,13 +123,13 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
     ]
     if changed:
         raise UnfitError(f"this is not what was audited: {' and '.join(changed)} differ (by sha256)")
-    again = _audit(record.repeat, case, progress, began)
+    again = _audit(record.repeat, case, progress, began, parts)
     if again.record.hashes.candidates != record.hashes.candidates:
         raise UnfitError("this is not what was audited: the candidates differ (by sha256)")
     return again
 
 
-def _audit(request: AuditRequest, case: Case, progress: Report, began: float) -> Audit:
+def _audit(request: AuditRequest, case: Case, progress: Report, began: float, parts: Path | None) -> Audit:
     """The budget is that of the attack and all it takes to judge it; controls and baselines come on top."""
     examined = examine(case, request.policy)
     refuse_misfit(examined.fitting)
@@ -139,5 +143,14 @@ def _audit(request: AuditRequest, case: Case, progress: Report, began: float) ->
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, request.policy, examined, request, controls, baselines, report))
 
+    shelf = NOWHERE if parts is None else open_shelf(parts, _key(request, case))
     with limited(request.attack.limit, began):
-        return worst(case, request.attack, request.candidates, judge, examined.seconds, attacking)
+        return worst(case, request.attack, request.candidates, judge, examined.seconds, attacking, shelf)
+
+
+def _key(request: AuditRequest, case: Case) -> str:
+    """Equal for equal weights, samples, requests and versions alone."""
+    hashes = [each.sha256 for each in (case.target, case.base, case.private, case.unseen) if each is not None]
+    versions = [version(name) for name in ("unfit", "torch", "numpy", "scipy")]
+    told = [request.model_dump_json(), str(case.target.architecture), *hashes, *versions]
+    return hashlib.sha256("\n".join(told).encode("utf-8", "backslashreplace")).hexdigest()

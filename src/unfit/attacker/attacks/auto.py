@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat
@@ -18,6 +19,7 @@ from unfit.attacker.costs import check_budget
 from unfit.attacker.ica import tellable
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
 from unfit.base.budget import is_over, limited, seconds_left
@@ -40,12 +42,12 @@ class Auto(Method):
 
     title = "auto"
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
-        began, parts = time.perf_counter(), list[Part]()
+    def run(self, mixtures: Mixtures, progress: Report = quiet, shelf: Shelf = NOWHERE) -> Candidates:
+        began, parts = time.perf_counter() - shelf.seconds, list[Part]()
         with limited(self.budget):
             check_budget(mixtures)
-            mixtures, progress, facts = self._from_start(mixtures, progress)
-            parts.extend(self.parts(mixtures, _telling(progress, parts, mixtures)))
+            mixtures, progress, facts = self._from_start(mixtures, progress, shelf)
+            parts.extend(self.parts(mixtures, _telling(progress, parts, mixtures), shelf, began))
             status = "out of budget" if is_over() else "finished"
         agreed = agreement(parts, mixtures)
         first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
@@ -53,13 +55,18 @@ class Auto(Method):
         progress(1.0, "pooled")
         return gather(self, mixtures, first + others, began, status, **facts)
 
-    def _from_start(self, mixtures: Mixtures, progress: Report) -> tuple[Mixtures, Report, dict[str, Any]]:
+    def _from_start(
+        self, mixtures: Mixtures, progress: Report, shelf: Shelf
+    ) -> tuple[Mixtures, Report, dict[str, Any]]:
         """The change since the start, if no base was given and the start is found; and what was tried for that."""
         if mixtures.base is not None or not self.seeds or self._forecast(mixtures) is None:
             return mixtures, progress, {}
         budget = SEARCH_SHARE * seconds_left()
         looking, attacking = within(progress, 0, SEARCH_SHARE), within(progress, SEARCH_SHARE, 1)
-        search = search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking)
+        search = shelf.search(
+            mixtures.target,
+            lambda: search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking),
+        )
         if search.start is not None and search.start.is_trained:
             mixtures.found[:] = [search.start.change]
             mixtures = search.start.change
@@ -70,7 +77,9 @@ class Auto(Method):
         found = forecast(mixtures.target)
         return found if found is not None and found.is_early else None
 
-    def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+    def parts(
+        self, mixtures: Mixtures, progress: Report = quiet, shelf: Shelf = NOWHERE, began: float = 0.0
+    ) -> Iterator[Part]:
         """All that applies, what gives most first; nothing more once every sample is proven."""
         peel, cone, unmix, kkt = self._stages()
         shares = [each.seconds or 0.0 for each in self._outlooks(mixtures)] if self.budget is None else [1.0] * 4
@@ -78,14 +87,14 @@ class Auto(Method):
         for prover, report in ((peel, of_peel), (cone, of_cone)):
             if is_over():
                 return
-            proven, all_proven = prover.prove(mixtures, report)
+            proven, all_proven = shelf.proofs(prover.title, began, partial(prover.prove, mixtures, report))
             yield from proven
             if all_proven:
                 return
         if can_unmix(mixtures):
-            yield from unmix.components(mixtures, of_unmix)
+            yield from shelf.parts(unmix.title, began, partial(unmix.components, mixtures, of_unmix))
         if not enough(mixtures) and kkt.runs_outlook(mixtures).applies:
-            yield from kkt.snapshots(mixtures, range(kkt.runs), of_kkt)
+            yield from shelf.parts(kkt.title, began, partial(kkt.snapshots, mixtures, range(kkt.runs), of_kkt))
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         """What it would do, in order, and for how long in all."""
