@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unfit.base.errors import UnfitError, explained
-from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER, reserved
+from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER, drop_parts, reserved
 
 MAX_JSON = 256 * 2**20  # bytes: an audit of half a million samples
 
@@ -52,6 +52,7 @@ def new_folder(path: Path, force: bool, holds: Holds) -> Iterator[Path]:
             _check_folder(path, holds)
         partial.mkdir()
         yield partial
+        drop_parts(partial)
         _make_private(partial)
         replaces_here = _is_here(path)
         if force and _kind(path) == "a folder":
@@ -102,6 +103,7 @@ def kept(write: Callable[[Path], None], folder: Path) -> None:
         elsewhere = Path(tempfile.mkdtemp(prefix="unfit-"))
         write(elsewhere)
         _make_private(elsewhere)
+        drop_parts(folder)
         raise UnfitError(f"{_reason(error, folder)}; the finished work is kept in {elsewhere}") from error
 
 

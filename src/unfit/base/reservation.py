@@ -29,7 +29,7 @@ def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
     """Yield two places on the disk of `path`: one to write at, and one for what `path` was until now.
 
     They are deleted whatever happens; if `path` is not there then, what it was comes back. Finished parts of the
-    work (`parts_of`) stay if it does not come to its end: whoever reserves the same path next finds them.
+    work (`parts_of`) stay until they are dropped: whoever reserves the same path next finds them.
     """
     place = _place(path)
     lock = _take(place, path)
@@ -40,15 +40,19 @@ def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
         _clear(place, path)  # what a process that was killed has left
         (place / "new").mkdir()
         yield place / "new" / path.name, _old(place)
-        shutil.rmtree(place / PARTS, ignore_errors=True)
     finally:
         _release(place, path)
         os.close(lock)
 
 
 def parts_of(partial: Path) -> Path:
-    """Where finished parts of the work on an output are kept; `partial` is the place to write it at."""
-    return partial.parents[1] / PARTS
+    """Where finished parts of the work on an output are kept; `partial` is where it is written, in a reservation."""
+    return next(place for place in _open if place in partial.parents) / PARTS
+
+
+def drop_parts(partial: Path) -> None:
+    """Once the work has come to its end."""
+    shutil.rmtree(parts_of(partial), ignore_errors=True)
 
 
 def remove_dead(folder: Path) -> None:
