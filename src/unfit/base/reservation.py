@@ -46,7 +46,7 @@ def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def parts_of(partial: Path) -> Path:
-    """Where finished parts of the work on an output are kept; `partial` is where it is written, in a reservation."""
+    """Where finished parts of the work on an output are kept; `partial` is where the output is written."""
     return next(place for place in _open if place in partial.parents) / PARTS
 
 
