@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from unfit.base.errors import UnfitError
-from unfit.base.files import kept, new_file, new_folder, read_json, write_json
+from unfit.base.files import SAFETENSORS, kept, new_file, new_folder, read_json, write_json
 from unfit.base.reservation import parts_of
 
 HOLDS = ("a.json", "b.json")
@@ -454,3 +454,16 @@ def full_at(folder: Path) -> Callable[[Path], None]:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     return write
+
+
+def test_force_replaces_no_file_of_another_kind(tmp_path: Path) -> None:
+    mine, path = tmp_path / "thesis.tex", tmp_path / "a.safetensors"
+    mine.write_text("years of work")
+    with pytest.raises(UnfitError, match="another kind"), new_file(mine, True, SAFETENSORS):
+        pass
+    assert mine.read_text() == "years of work"
+    for text in ("", "12345678{}"):
+        path.write_text(text)
+        with new_file(path, True, SAFETENSORS) as file:
+            file.write_text("new")
+        assert path.read_text() == "new"

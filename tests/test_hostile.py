@@ -37,10 +37,10 @@ MOST_SECONDS = 5
 @pytest.fixture
 def cheap() -> Iterator[None]:
     """What is refused costs neither memory nor time."""
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     yield
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_GROWTH
-    assert time.monotonic() - began < MOST_SECONDS
+    assert time.process_time() - began < MOST_SECONDS
 
 
 # Python batches ----------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_a_tensor_that_repeats_one_value_is_refused(tmp_path: Path) -> None:
     wide = torch.zeros(1).expand(200, 1_000_000)
     path = saved(tmp_path / "a.pt", {"l1.weight": wide, "l2.weight": torch.zeros(1, 200)})
     assert path.stat().st_size < 10_000
-    with pytest.raises(UnfitError, match="l1.weight claims 200,000,000 values, more than the file holds"):
+    with pytest.raises(UnfitError, match=r"l1\.weight claims 200,000,000 values, more than the file holds"):
         load_target(path)
 
 
