@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from unfit.base.errors import UnfitError
-from unfit.base.files import new_file, new_folder, read_json, write_json
+from unfit.base.files import SAFETENSORS, kept, new_file, new_folder, read_json, write_json
+from unfit.base.reservation import parts_of
 
 HOLDS = ("a.json", "b.json")
 Tree = dict[str, str | None]
@@ -433,3 +435,35 @@ def test_a_missing_json_file_is_told(tmp_path):
         read_json(tmp_path / "x.json")
     with pytest.raises(UnfitError, match="Is a directory"):
         read_json(tmp_path)
+
+
+def test_only_a_reservation_loses_its_parts(tmp_path: Path) -> None:
+    """What stands beside it and has the same name is the user's."""
+    (tmp_path / "parts").mkdir()
+    with pytest.raises(UnfitError, match="kept in"), new_file(tmp_path / "a", False) as file:
+        kept(full_at(file.parent), file.parent)
+    assert (tmp_path / "parts").is_dir()
+    with new_folder(tmp_path / "b", False, ["x"]) as folder:
+        parts_of(folder).mkdir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "parts"]
+
+
+def full_at(folder: Path) -> Callable[[Path], None]:
+    def write(place: Path) -> None:
+        if place == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    return write
+
+
+def test_force_replaces_no_file_of_another_kind(tmp_path: Path) -> None:
+    mine, path = tmp_path / "thesis.tex", tmp_path / "a.safetensors"
+    mine.write_text("years of work")
+    with pytest.raises(UnfitError, match="another kind"), new_file(mine, True, SAFETENSORS):
+        pass
+    assert mine.read_text() == "years of work"
+    for text in ("", "12345678{}"):
+        path.write_text(text)
+        with new_file(path, True, SAFETENSORS) as file:
+            file.write_text("new")
+        assert path.read_text() == "new"

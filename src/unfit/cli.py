@@ -38,12 +38,13 @@ from unfit.auditor.sources import read_source
 from unfit.auditor.split import SPLIT_FILES, write_split
 from unfit.base.ends import complain, end, ending
 from unfit.base.errors import UnfitError, UsageError, clean_lines, explained, unknown
+from unfit.base.files import SAFETENSORS, XML, kept, new_file, new_folder
 from unfit.base.files import as_json as json_text
-from unfit.base.files import kept, new_file, new_folder
 from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
 from unfit.base.overview import first_steps, overview
 from unfit.base.progress import bar
+from unfit.base.reservation import parts_of
 from unfit.base.target import save_weights
 from unfit.base.times import duration, parse_seconds
 from unfit.lab.fit import FitSettings, Loss
@@ -488,7 +489,7 @@ def attack(
 ) -> int:
     """Reconstruct training samples from weights alone."""
     value = options.value()
-    with new_file(out_file, force) as file:
+    with new_file(out_file, force, SAFETENSORS) as file:
         attacked = load_target(target, how.value(), base, update)
         start = load_base(base, attacked) if base else None
         with bar("attacking") as progress:
@@ -527,7 +528,7 @@ def start(
     out.print(f"{search.why[0].upper()}{search.why[1:]} ({search.seconds:.1f} s).")
     if search.start is None:
         return 3
-    with new_file(out_file, force) as file:
+    with new_file(out_file, force, SAFETENSORS) as file:
         save_weights(search.start.target.weights, file)
     left = f", of which weight decay left {search.start.decay:.3g}" if search.start.decay != 1 else ""
     out.print(f"{out_file}: the start{left}; attack with it: --base {out_file}")
@@ -650,16 +651,16 @@ def audit(
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
         with bar("searching the candidates" if candidates else "auditing") as progress:
             if request is not None:
-                result = audit_run(request, progress)
+                result = audit_run(request, progress, parts_of(folder))
             else:
                 assert repeat is not None
-                result = repeat_audit(load_record(repeat), progress)
+                result = repeat_audit(load_record(repeat), progress, parts_of(folder))
         if redacted if redacted is not None else not sys.stdout.isatty():
             result = redact(result)
         kept(partial(_save_audit, result), folder)
     if junit_file:
         try:
-            with new_file(junit_file, force) as file:
+            with new_file(junit_file, force, XML) as file:
                 file.write_text(junit(result.record), encoding="utf-8")
         except UnfitError as error:
             raise UnfitError(f"{error}; the audit itself is kept in {out_folder}") from error

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from unfit.base.budget import is_over
+
 Contrast = Literal["root", "log"]
 
 POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
@@ -60,7 +62,7 @@ def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: i
         new = step(b, x, y, phi.reshape(r, -1), slope, num)
         moved = 1 - torch.nn.functional.cosine_similarity(new, b).abs().min()
         b = new
-        if moved < STANDS_STILL:
+        if moved < STANDS_STILL or is_over():
             break
     return b @ white
 

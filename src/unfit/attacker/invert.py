@@ -12,6 +12,7 @@ import time
 import torch
 from torch import Tensor
 
+from unfit.base.budget import seconds_left
 from unfit.base.pictures import ncc
 from unfit.base.progress import Report, quiet
 from unfit.base.whole import Whole
@@ -25,7 +26,7 @@ SLOWEST = 60.0  # seconds, after which what is there has to do: this is for peop
 
 def invert(whole: Whole, features: Tensor, progress: Report = quiet) -> Tensor:
     """Pictures (m, *input shape), with the shade that the model sees, for features (m, *feature shape)."""
-    deadline = time.perf_counter() + SLOWEST
+    deadline = time.perf_counter() + min(SLOWEST, max(0.0, seconds_left()))
     parts = features.split(AT_ONCE)
     found = []
     for i, part in enumerate(parts):

@@ -81,6 +81,12 @@ class Method(Strict, ABC):
     def outlook(self, mixtures: Mixtures) -> Outlook:
         """What preflight says about it."""
 
+    @property
+    def limit(self) -> float | None:
+        """Seconds, of an attack that can be cut short and was given a budget."""
+        found: float | None = getattr(self, "budget", None)
+        return found
+
     def check(self, architecture: Architecture) -> None:
         """Refuse settings that do not fit such a net, before anything is computed."""
 

@@ -38,7 +38,7 @@ class Mixtures:
     limits: tuple[float, float] | None  # of each value of a map
     start: Layers | None = None  # the base's dense layers, if there is a base
     decay: float = 1.0  # what weight decay left of the base: `weight` is W − decay · W₀
-    found: list[Mixtures] = field(default_factory=list)  # the change since a start that an attack has found, if any
+    found: list[Mixtures] = field(default_factory=list)  # the change since a start that an attack has found
 
     @property
     def stack(self) -> Stack:

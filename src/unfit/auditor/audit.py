@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unfit.attacker.attacks import as_attack, check_attack
+from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method, gather
 from unfit.attacker.mixtures import check_base
+from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.case import Case, case_of
 from unfit.auditor.evidence import evidence, examine, refuse_misfit
@@ -34,6 +36,7 @@ from unfit.auditor.report.page import page
 from unfit.auditor.report.terminal import plain, show_audit
 from unfit.auditor.request import Policy
 from unfit.auditor.verdict import ATTACKERS, EXIT_CODES
+from unfit.base.budget import limited, seconds_left
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import as_json, check_regular, new_file, read_as, read_json, write_json, write_tensors
 from unfit.base.modules import Estimator
@@ -44,6 +47,7 @@ from unfit.base.target import Target
 SEVERITY: Final[tuple[Verdict, ...]] = ("pass", "inconclusive", "leak")
 SUMMARY_WIDTH = 100  # columns
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
+JUDGING = 2.0  # times what looking at the samples took: what matching, the oracle and the page take of a budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +216,8 @@ def audit(
         >>> audit.verdict
         'leak'
     """
+    began, value, policy = time.perf_counter(), as_attack(attack), policy or Policy()
     case = case_of(model, private, unseen, base, layer, input_shape, feature_names)
-    policy, value = policy or Policy(), as_attack(attack)
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     examined = examine(case, policy)
@@ -222,8 +226,8 @@ def audit(
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, policy, examined, progress=report))
 
-    with reporting(progress, "auditing") as report:
-        return worst(case, value, candidates, judge, report)
+    with limited(value.limit, began), reporting(progress, "auditing") as report:
+        return worst(case, value, candidates, judge, examined.seconds, report)
 
 
 def worst(
@@ -231,36 +235,47 @@ def worst(
     attack: Method,
     candidates: Candidates | str | Path | None,
     judge: Callable[[Case, Pool, Report], Audit],
+    looking: float,
     progress: Report = quiet,
+    shelf: Shelf = NOWHERE,
 ) -> Audit:
     """Attack and judge; a net that is not in normal form twice, as it is and in that form, unless the first leaks.
 
     What hides samples in one form must not decide about the other, so each has its own candidates and controls.
+    `looking`: seconds that it took to look at the samples, by which judging is known to fit into a budget.
     """
     forms = [case] if candidates is not None else case.forms()
     done: list[Audit] = []
-    for form, report in zip(forms, split(progress, [1] * len(forms)), strict=True):
+    for i, (form, report) in enumerate(zip(forms, split(progress, [1] * len(forms)), strict=True)):
         attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))
-        done.append(judge(form, find_candidates(form, attack, candidates, attacking), matching))
+        with limited(seconds_left() / (len(forms) - i) - JUDGING * looking):
+            pool = find_candidates(form, attack, candidates, attacking, shelf.under(f"form{i}"))
+        done.append(judge(form, pool, matching))
         if done[-1].verdict == "leak":
             break
     return max(done, key=lambda each: SEVERITY.index(each.verdict))
 
 
 def find_candidates(
-    case: Case, attack: Method, candidates: Candidates | str | Path | None, progress: Report = quiet
+    case: Case,
+    attack: Method,
+    candidates: Candidates | str | Path | None,
+    progress: Report = quiet,
+    shelf: Shelf = NOWHERE,
 ) -> Pool:
     """What is searched: candidates that were given, or those of the attack."""
     if candidates is not None:
         return given_pool(candidates, case.target)
-    return attack_pool(try_attack(case, attack, progress))
+    return attack_pool(try_attack(case, attack, progress, shelf))
 
 
-def try_attack(case: Case, attack: Method, progress: Report = quiet) -> Candidates:
-    """The attack's candidates; none, and why, where it does not cover this net."""
+def try_attack(case: Case, attack: Method, progress: Report = quiet, shelf: Shelf = NOWHERE) -> Candidates:
+    """The attack's candidates; none, and why, where it does not cover this net. What it finishes is kept."""
     check_attack(attack, case.target, case.base)
     check_base(case.mixtures)
     try:
-        return attack.run(case.mixtures, progress)
+        if isinstance(attack, Auto):
+            return attack.run(case.mixtures, progress, shelf)
+        return shelf.candidates(attack.method, lambda: attack.run(case.mixtures, progress))
     except NotApplicableError as error:
         return gather(attack, case.mixtures, [], time.perf_counter(), f"not applicable: {error}")

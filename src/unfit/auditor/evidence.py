@@ -68,12 +68,15 @@ class Examined:
 
     fitting: Fitting
     exchange: Exchange
+    seconds: float = 0.0  # that this took
 
 
 def examine(case: Case, policy: Policy) -> Examined:
     """Look at the samples before anything is attacked; refuse those that cannot be samples of this net."""
+    began = time.perf_counter()
     case.check(policy.window)
-    return Examined(check_fit(case), compare_sets(*case.given))
+    fitting, exchange = check_fit(case), compare_sets(*case.given)
+    return Examined(fitting, exchange, time.perf_counter() - began)
 
 
 def refuse_misfit(fitting: Fitting) -> None:

@@ -94,12 +94,13 @@ def as_maps(x: Tensor, mixtures: Mixtures) -> Tensor:
 def reactions(maps: Tensor, weight: Tensor) -> Tensor:
     """‖W e_i‖² / ‖e_i‖² for each row of `maps`, where e_i is what the other rows leave unexplained of it: (n,).
 
-    By ridge regression e_i is, up to its length, row i of K A with A the rows and K = (A Aᵀ + ρ)⁻¹. So K and the
-    products of all rows with each other and with the weights are all it takes: nothing of the inputs' size is kept.
-    All rows are treated alike, so for samples that the weights never saw the order of these numbers is pure chance.
-    That is why their common mean goes: private samples less their own mean would add up to zero, others would not.
+    By ridge regression e_i is, up to its length, row i of K A with A the rows and K = (A Aᵀ + ρ)⁻¹. So it takes
+    only the products of all rows with each other and with the weights. All rows are treated alike, so for samples
+    that the weights never saw the order of these numbers is pure chance. That is why their common mean goes:
+    private samples less their own mean would add up to zero, others would not.
     """
-    gram, product = maps.new_zeros(len(maps), len(maps)).double(), weight.new_zeros(len(weight), len(maps)).double()
+    gram = torch.zeros(len(maps), len(maps), dtype=torch.float64, device=maps.device)
+    product = torch.zeros(len(weight), len(maps), dtype=torch.float64, device=maps.device)
     for some, of_weight in zip(maps.split(AT_ONCE, 1), weight.split(AT_ONCE, 1), strict=True):
         a = some.double() - some.double().mean(0)
         gram.addmm_(a, a.T)

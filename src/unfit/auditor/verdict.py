@@ -150,7 +150,7 @@ def _doubts_about_effort(effort: Effort, policy: Policy) -> list[Doubt]:
     if not effort.rank:
         words = "the first layer shows nothing above its noise, so this attack had nothing to work on"
         doubts.append(Doubt(words, KNOW_THE_START))
-    elif not effort.num_candidates:
+    elif not effort.num_candidates and effort.status != "out of budget":
         words = f"{effort.rank} directions stand above the noise of the attacked layer, and no attack applies"
         doubts.append(Doubt(words, OTHER_ATTACK))
     elif effort.method in BASELINES:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unfit.base.errors import UnfitError, explained
-from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER, reserved
+from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER, drop_parts, reserved
 
 MAX_JSON = 256 * 2**20  # bytes: an audit of half a million samples
 
@@ -40,6 +40,11 @@ Holds = Collection[str] | Mapping[str, "Holds"]
 """The files of an output; of a mapping, folders and what these hold. It is known by the first."""
 
 
+Mark = tuple[int, bytes]
+"""Where a kind of file has which bytes."""
+SAFETENSORS, XML = (8, b"{"), (0, b"<?xml")
+
+
 @contextmanager
 def new_folder(path: Path, force: bool, holds: Holds) -> Iterator[Path]:
     """Yield a folder to fill; move it to `path` at the end, for this user's eyes alone.
@@ -52,6 +57,7 @@ def new_folder(path: Path, force: bool, holds: Holds) -> Iterator[Path]:
             _check_folder(path, holds)
         partial.mkdir()
         yield partial
+        drop_parts(partial)
         _make_private(partial)
         replaces_here = _is_here(path)
         if force and _kind(path) == "a folder":
@@ -66,10 +72,13 @@ def new_folder(path: Path, force: bool, holds: Holds) -> Iterator[Path]:
 
 
 @contextmanager
-def new_file(path: Path, force: bool) -> Iterator[Path]:
-    """Yield a file to write; move it to `path` at the end, for this user's eyes alone."""
+def new_file(path: Path, force: bool, mark: Mark | None = None) -> Iterator[Path]:
+    """Yield a file to write; move it to `path` at the end, for this user's eyes alone.
+
+    `force` replaces one that is there, but with a `mark` only if that is a file of this kind.
+    """
     with _place_for(path.absolute(), force) as (path, partial, _):
-        before = _checked_file(path)
+        before = _checked_file(path, mark)
         yield partial
         partial.chmod(PRIVATE_FILE)
         if before is None:
@@ -102,6 +111,7 @@ def kept(write: Callable[[Path], None], folder: Path) -> None:
         elsewhere = Path(tempfile.mkdtemp(prefix="unfit-"))
         write(elsewhere)
         _make_private(elsewhere)
+        drop_parts(folder)
         raise UnfitError(f"{_reason(error, folder)}; the finished work is kept in {elsewhere}") from error
 
 
@@ -128,10 +138,15 @@ def _put_beside(partial: Path, path: Path) -> str:
     return f"{path} has appeared or changed meanwhile and was left as it is; the finished work is kept in {other}"
 
 
-def _checked_file(path: Path) -> tuple[int, ...] | None:
+def _checked_file(path: Path, mark: Mark | None) -> tuple[int, ...] | None:
     """What is there now, if it may be replaced: a file."""
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         raise UnfitError(f"{path} is {_kind(path)}, not a file: choose another `out`")
+    if mark is not None and path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            file.seek(mark[0])
+            if file.read(len(mark[1])) != mark[1]:
+                raise UnfitError(f"{path} is a file of another kind, not such an output: choose another `out`")
     return _identity(path)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unfit.base.errors import UsageError, unknown
 
 MAX_PARAMETERS = 500_000_000  # 2 GB in float32; larger nets are refused before memory is allocated
+MAX_LAYERS = 500  # of a plain net: each costs milliseconds, and nobody trains more
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from unfit.base.errors import UnfitError
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # outputs show people's data: to this user, and nobody else
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
-SUFFIX, OWNER = "-unfit", "owner"
+SUFFIX, OWNER, PARTS = "-unfit", "owner", "parts"
 LONGEST_NAME = 200  # bytes, of the 255 that disks allow: what is longer is known by its hash
 _open: dict[Path, Path] = {}  # the reservations of this process, each with its output
 
@@ -28,7 +28,8 @@ _open: dict[Path, Path] = {}  # the reservations of this process, each with its 
 def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
     """Yield two places on the disk of `path`: one to write at, and one for what `path` was until now.
 
-    They are deleted whatever happens; if `path` is not there then, what it was comes back.
+    They are deleted whatever happens; if `path` is not there then, what it was comes back. Finished parts of the
+    work (`parts_of`) stay until they are dropped: whoever reserves the same path next finds them.
     """
     place = _place(path)
     lock = _take(place, path)
@@ -42,6 +43,16 @@ def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
     finally:
         _release(place, path)
         os.close(lock)
+
+
+def parts_of(partial: Path) -> Path:
+    """Where finished parts of the work on an output are kept; `partial` is where the output is written."""
+    return next(place for place in _open if place in partial.parents) / PARTS
+
+
+def drop_parts(partial: Path) -> None:
+    """Once the work has come to its end."""
+    shutil.rmtree(parts_of(partial), ignore_errors=True)
 
 
 def remove_dead(folder: Path) -> None:
@@ -129,6 +140,8 @@ def _clear(place: Path, path: Path) -> None:
     if os.path.lexists(_old(place)) and not os.path.lexists(path):
         _old(place).rename(path)
     for entry in place.iterdir():
+        if entry.name == PARTS:
+            continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         elif entry.name != OWNER:
@@ -138,6 +151,7 @@ def _clear(place: Path, path: Path) -> None:
 def _release(place: Path, path: Path) -> None:
     with suppress(FileNotFoundError):  # the folder around it may have vanished
         _clear(place, path)
-        (place / OWNER).unlink()
-        place.rmdir()
+        if not (place / PARTS).exists():
+            (place / OWNER).unlink()
+            place.rmdir()
     _open.pop(place, None)

@@ -18,7 +18,7 @@ from unfit.base.errors import UnfitError
 from unfit.base.files import read_as, write_json, write_tensors
 from unfit.base.formats.limits import Weights as Weights
 from unfit.base.formats.tensors import natural
-from unfit.base.nets import MAX_PARAMETERS, Architecture, build
+from unfit.base.nets import MAX_LAYERS, MAX_PARAMETERS, Architecture, build
 from unfit.base.whole import Rest, Whole
 
 MAX_PADDING = 1000  # of a convolution: more pads any picture with more than itself
@@ -50,13 +50,12 @@ class Target:
         return f"Target({self.architecture}, sha256 {self.sha256[:12]})"
 
     def net(self) -> nn.Module:
-        """From what enters the attacked part to the outputs."""
+        """From what enters the attacked part to the outputs. It shares the weights, so it is never trained."""
         if self.architecture.tail is not None:
             return Rest(self.split)
-        # building a net draws random weights: keep the caller's generator
-        with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):  # no random weights are drawn, and none are copied
             net = build(self.architecture)
-        net.load_state_dict(self.weights)
+        net.load_state_dict(self.weights, assign=True)
         return net.eval()
 
     @property
@@ -149,6 +148,8 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path | str) ->
     """The tensors in float32, named `layer1.weight`, …; one error lists everything wrong with them."""
     if architecture.num_parameters > MAX_PARAMETERS:
         raise UnfitError(f"{path}: {architecture.num_parameters:,} parameters; the limit is {MAX_PARAMETERS:,}")
+    if (num := len(architecture.biases)) > MAX_LAYERS:
+        raise UnfitError(f"{path}: {num:,} layers in a row; the limit is {MAX_LAYERS}")
     wanted = tensor_shapes(architecture)
     if found.keys() != wanted.keys():
         places = {name: f"layer{i}" for i, name in enumerate(layer_order(found), 1)}

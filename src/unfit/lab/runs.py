@@ -10,9 +10,13 @@ While `fit_folder` trains, a hidden folder beside the run folder holds its check
 
 from __future__ import annotations
 
+import hashlib
+import time
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
+from unfit.attacker.shelf import NOWHERE, open_shelf
 from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, worst
 from unfit.auditor.case import Case, Members, read_case
 from unfit.auditor.evidence import evidence, examine, refuse_misfit
@@ -20,6 +24,7 @@ from unfit.auditor.pool import Pool
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Source, draw, draw_test
+from unfit.base.budget import limited
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
@@ -107,21 +112,23 @@ def unfinished(folder: Path) -> bool:
     return there and read_json(path).get("status") == TIME_LIMIT
 
 
-def audit_run(request: AuditRequest, progress: Report | bool = quiet) -> Audit:
+def audit_run(request: AuditRequest, progress: Report | bool = quiet, parts: Path | None = None) -> Audit:
     """Audit a run folder, or a bare checkpoint whose data are named: what `unfit audit` does.
 
     Args:
         request: What is audited, against what, by which attack, under which policy.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
+        parts: A folder that keeps what the attack has finished. After a kill the same request takes it from there.
 
     Example:
         >>> audit = unfit.audit_run(unfit.AuditRequest(target="run", attack=unfit.Weights()))
     """
+    began = time.perf_counter()
     with reporting(progress, "auditing") as report:
-        return _audit(request, read_case(request), report)
+        return _audit(request, read_case(request), report, began, parts)
 
 
-def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
+def repeat_audit(record: Record, progress: Report = quiet, parts: Path | None = None) -> Audit:
     """Repeat an audit on the same weights and the same data; only the times differ."""
     if record.repeat is None:
         raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
@@ -129,7 +136,7 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
         raise UnfitError(
             "this audit is redacted and holds no paths: only one made with --no-redact can be repeated"
         )
-    case = read_case(record.repeat)
+    began, case = time.perf_counter(), read_case(record.repeat)
     now = (case.target, case.private, case.unseen, case.base)
     before = (record.target.sha256, record.hashes.private, record.hashes.unseen, record.hashes.base)
     names = ("the target's weights", "the private samples", "the unseen samples", "the base's weights")
@@ -138,21 +145,34 @@ def repeat_audit(record: Record, progress: Report = quiet) -> Audit:
     ]
     if changed:
         raise UnfitError(f"this is not what was audited: {' and '.join(changed)} differ (by sha256)")
-    again = _audit(record.repeat, case, progress)
+    again = _audit(record.repeat, case, progress, began, parts)
     if again.record.hashes.candidates != record.hashes.candidates:
         raise UnfitError("this is not what was audited: the candidates differ (by sha256)")
     return again
 
 
-def _audit(request: AuditRequest, case: Case, progress: Report) -> Audit:
+def _audit(request: AuditRequest, case: Case, progress: Report, began: float, parts: Path | None) -> Audit:
+    """The budget is that of the attack and all it takes to judge it; controls and baselines come on top."""
     examined = examine(case, request.policy)
     refuse_misfit(examined.fitting)
     shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)
     comparing, controlling, attacking = split(progress, shares)
+    before = time.perf_counter()
     baselines = run_baselines(request, case, comparing) if request.baselines else ()
     controls = run_controls(request, case, controlling) if request.controls else ()
+    began += time.perf_counter() - before
 
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, request.policy, examined, request, controls, baselines, report))
 
-    return worst(case, request.attack, request.candidates, judge, attacking)
+    shelf = NOWHERE if parts is None else open_shelf(parts, _key(request, case))
+    with limited(request.attack.limit, began):
+        return worst(case, request.attack, request.candidates, judge, examined.seconds, attacking, shelf)
+
+
+def _key(request: AuditRequest, case: Case) -> str:
+    """Equal for equal weights, samples, requests and versions alone."""
+    hashes = [each.sha256 for each in (case.target, case.base, case.private, case.unseen) if each is not None]
+    versions = [version(name) for name in ("unfit", "torch", "numpy", "scipy")]
+    told = [request.model_dump_json(), str(case.target.architecture), *hashes, *versions]
+    return hashlib.sha256("\n".join(told).encode("utf-8", "backslashreplace")).hexdigest()

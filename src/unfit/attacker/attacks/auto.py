@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -14,11 +15,14 @@ from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.attacks.unmix import Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
+from unfit.attacker.costs import check_budget
 from unfit.attacker.ica import tellable
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
+from unfit.base.budget import is_over, limited, seconds_left
 from unfit.base.progress import Report, quiet, split, within
 from unfit.base.times import Seconds
 
@@ -29,8 +33,8 @@ class Auto(Method):
     """Find the start, prove what can be proven, unmix, run the KKT attack, pool; what runs agree on comes first.
 
     Args:
-        budget: Seconds, or a time such as "60s" or "10m", after which no further run is begun. The last one is
-            finished, so it may take a little longer. What finds most comes first.
+        budget: Seconds, or a time such as "60s" or "10m", after which everything stops, with what there is
+            then. What finds most comes first.
         seeds: Where no base is given and the first layer looks like a start of PyTorch's, so many seeds are tried
             for it (docs/start.md); 0: none.
         seed: Everything random follows from it.
@@ -45,29 +49,31 @@ class Auto(Method):
 
     title = "auto"
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
-        began = time.perf_counter()
-        mixtures, progress, facts = self._from_start(mixtures, progress)
-        parts: list[Part] = []
-        status = "finished"
-        for part in self.parts(mixtures, _telling(progress, parts, mixtures)):
-            parts.append(part)
-            if self.budget is not None and time.perf_counter() - began > self.budget:
-                status = "out of budget"
-                break
+    def run(self, mixtures: Mixtures, progress: Report = quiet, shelf: Shelf = NOWHERE) -> Candidates:
+        began, parts = time.perf_counter() - shelf.seconds, list[Part]()
+        with limited(self.budget):
+            check_budget(mixtures)
+            mixtures, progress, facts = self._from_start(mixtures, progress, shelf)
+            parts.extend(self.parts(mixtures, _telling(progress, parts, mixtures), shelf, began))
+            status = "out of budget" if is_over() else "finished"
         agreed = agreement(parts, mixtures)
         first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
         others = [part for part in parts if part.proven is None]
         progress(1.0, "pooled")
         return gather(self, mixtures, first + others, began, status, **facts)
 
-    def _from_start(self, mixtures: Mixtures, progress: Report) -> tuple[Mixtures, Report, dict[str, Any]]:
+    def _from_start(
+        self, mixtures: Mixtures, progress: Report, shelf: Shelf
+    ) -> tuple[Mixtures, Report, dict[str, Any]]:
         """The change since the start, if no base was given and the start is found; and what was tried for that."""
         if mixtures.base is not None or not self.seeds or self._forecast(mixtures) is None:
             return mixtures, progress, {}
-        budget = SEARCH_SHARE * self.budget if self.budget is not None else None
+        budget = SEARCH_SHARE * seconds_left()
         looking, attacking = within(progress, 0, SEARCH_SHARE), within(progress, SEARCH_SHARE, 1)
-        search = search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking)
+        search = shelf.search(
+            mixtures.target,
+            lambda: search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking),
+        )
         if search.start is not None and search.start.is_trained:
             mixtures.found[:] = [search.start.change]
             mixtures = search.start.change
@@ -78,20 +84,24 @@ class Auto(Method):
         found = forecast(mixtures.target)
         return found if found is not None and found.is_early else None
 
-    def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+    def parts(
+        self, mixtures: Mixtures, progress: Report = quiet, shelf: Shelf = NOWHERE, began: float = 0.0
+    ) -> Iterator[Part]:
         """All that applies, what gives most first; nothing more once every sample is proven."""
         peel, cone, unmix, kkt = self._stages()
-        reports = split(progress, [each.seconds or 0.0 for each in self._outlooks(mixtures)])
-        of_peel, of_cone, of_unmix, of_kkt = reports
+        shares = [each.seconds or 0.0 for each in self._outlooks(mixtures)] if self.budget is None else [1.0] * 4
+        of_peel, of_cone, of_unmix, of_kkt = split(progress, shares)
         for prover, report in ((peel, of_peel), (cone, of_cone)):
-            proven, all_proven = prover.prove(mixtures, report)
+            if is_over():
+                return
+            proven, all_proven = shelf.proofs(prover.title, began, partial(prover.prove, mixtures, report))
             yield from proven
             if all_proven:
                 return
         if can_unmix(mixtures):
-            yield from unmix.components(mixtures, of_unmix)
+            yield from shelf.parts(unmix.title, began, partial(unmix.components, mixtures, of_unmix))
         if not enough(mixtures) and kkt.runs_outlook(mixtures).applies:
-            yield from kkt.snapshots(mixtures, range(kkt.runs), of_kkt)
+            yield from shelf.parts(kkt.title, began, partial(kkt.snapshots, mixtures, range(kkt.runs), of_kkt))
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         """What it would do, in order, and for how long in all."""
@@ -115,8 +125,7 @@ class Auto(Method):
         return [peel.outlook(mixtures), cone.outlook(mixtures), unmix.outlook(mixtures), last]
 
     def _stages(self) -> tuple[Peel, Cone, Unmix, FastKKT]:
-        provers = Peel(seed=self.seed, budget=self.budget), Cone(seed=self.seed, budget=self.budget)
-        return *provers, Unmix(seed=self.seed), FastKKT(seed=self.seed)
+        return Peel(seed=self.seed), Cone(seed=self.seed), Unmix(seed=self.seed), FastKKT(seed=self.seed)
 
 
 def enough(mixtures: Mixtures) -> bool:

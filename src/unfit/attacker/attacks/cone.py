@@ -29,6 +29,7 @@ from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.span import visible_rank
 from unfit.attacker.stationarity import outputs_of, predicted
+from unfit.base.budget import is_over, limited, seconds_left
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
 from unfit.base.times import Seconds
@@ -99,8 +100,9 @@ class Cone(Method):
         began = time.perf_counter()
         if why := obstacle(mixtures):
             raise NotApplicableError(f"cone cannot be run: {why}")
-        parts, all_proven = self.prove(mixtures, progress)
-        late = self.budget is not None and time.perf_counter() - began > self.budget
+        with limited(self.budget):
+            parts, all_proven = self.prove(mixtures, progress)
+            late = is_over()
         return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
@@ -215,7 +217,7 @@ def lowest(directions: Array, weight: Array, aim: Array) -> Array | None:
         b_eq=directions @ weight,
         bounds=[(0, None)] * d + [(None, None)],
         method="highs-ds",
-        options={"presolve": False},  # dense and small: nothing to take out
+        options={"presolve": False, "time_limit": max(0.0, seconds_left())},  # dense: nothing to take out
     )
     return -found.eqlin.marginals if found.status == 0 else None
 
@@ -353,7 +355,7 @@ def most_zeros(x: Array, ways: Array) -> int:
 
 def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Array:
     """Samples, and corners that may be some: (k, n). Each is sought with those before it cut off."""
-    known, began = np.zeros((0, space.n)), time.perf_counter()
+    known = np.zeros((0, space.n))
     stages = (
         (False, True, settings.patience),
         (False, False, settings.patience),
@@ -363,7 +365,7 @@ def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Arra
         tried: set[int] = set()
         vain = 0
         while len(known) < space.n and vain < patience:
-            if settings.budget is not None and time.perf_counter() - began > settings.budget:
+            if is_over():
                 return known
             where, aim = aim_at(space, known, tried)
             tried.add(where)

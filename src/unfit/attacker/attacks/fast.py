@@ -30,6 +30,7 @@ from unfit.attacker.stationarity import (
     strength,
     uncovered,
 )
+from unfit.base.budget import is_over
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet, split
 
@@ -109,6 +110,8 @@ class FastKKT(Method):
             return
         for i, run in enumerate(runs):
             progress(i / len(runs), f"run {run + 1} of {self.runs}, {m} candidates")
+            if is_over():
+                return
             for iteration, loss, maps, label, multiplier in alternate(mixtures, score, m, self, run):
                 name = f"kkt: run {run + 1}, iteration {iteration}"
                 known = None if score == "any" else label.cpu()
@@ -203,7 +206,7 @@ def alternate(
         gram.diagonal().add_(settings.damping * gram.diagonal().mean() + NO_SIGNAL)
         rest = fitted - a.T @ u
         moved = u + settings.step * torch.linalg.solve(gram, a @ rest)
-        if not moved.isfinite().all():
+        if not moved.isfinite().all() or is_over():
             return  # the snapshots so far are kept
         u = moved
         if mixtures.limits and iteration % BOX_EVERY == 1:

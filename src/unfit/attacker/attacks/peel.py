@@ -27,6 +27,7 @@ from unfit.attacker.ica import Contrast, edge_groups, separate
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, first_of, outputs_of, predicted
+from unfit.base.budget import is_over, limited
 from unfit.base.errors import NotApplicableError
 from unfit.base.progress import Report, quiet
 from unfit.base.times import Seconds
@@ -110,8 +111,9 @@ class Peel(Method):
         began = time.perf_counter()
         if why := self.obstacle(mixtures):
             raise NotApplicableError(f"peel cannot be run: {why}")
-        parts, all_proven = self.prove(mixtures, progress)
-        late = self.budget is not None and time.perf_counter() - began > self.budget
+        with limited(self.budget):
+            parts, all_proven = self.prove(mixtures, progress)
+            late = is_over()
         return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
@@ -202,7 +204,7 @@ def read_change(mixtures: Mixtures) -> Change | None:
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
     """Steps 1 to 4 in rounds, then step 5: pictures with their labels, proven or estimated (one part or none)."""
-    known, stale, began = change.rows.new_zeros(0, len(change.rows)), 0, time.perf_counter()
+    known, stale = change.rows.new_zeros(0, len(change.rows)), 0
     bar, steps = proof_bar(change, settings), settings.column_iterations
     left: Tensor | None = None
     for turn in range(settings.rounds):
@@ -223,8 +225,7 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
             left = missing_space(change, known)
         stale = 0 if len(known) > before else stale + 1
         progress(len(known) / change.n, f"{len(known)} of {change.n} samples found")
-        late = settings.budget is not None and time.perf_counter() - began > settings.budget
-        if len(known) == change.n or stale == settings.patience or late:
+        if len(known) == change.n or stale == settings.patience or is_over():
             break
     return _parts(change, *consistent(change, known))
 

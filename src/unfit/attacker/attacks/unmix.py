@@ -21,6 +21,7 @@ from unfit.attacker.costs import OVERHEAD, operations_per_second
 from unfit.attacker.ica import Contrast, edge_density, edge_groups, separate, tellable
 from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
 from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
+from unfit.base.budget import is_over
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
 
@@ -63,6 +64,8 @@ class Unmix(Method):
         for i, (rank, (contrast, orthogonal)) in enumerate(plan):
             name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
             progress(i / len(plan), name)
+            if is_over():
+                return
             groups = edge_groups(span.right[:rank], mixtures.shape)
             mixing = separate(groups, contrast, orthogonal, self.iterations, self.seed + i)
             maps = mixing @ span.right[:rank]

@@ -191,12 +191,13 @@ def search_start(
         clues = [clue for clue in clues if clue.trace.is_early][:1]
     if not clues:
         return Search(None, 0, True, time.perf_counter() - began, NO_CLUE)
-    hunt = _Hunt(target, known, clues, chosen, skip, began + budget if budget else None, progress)
+    hunt = _Hunt(target, known, clues, chosen, skip, math.inf if budget is None else began + budget, progress)
     start = next(hunt.starts(), None)
     words = hunt.words(start)
     return Search(start, hunt.num_tried, hunt.complete, time.perf_counter() - began, words)
 
 
+TOO_LATE = "the start was drawn with seed {}, but drawing all of it would take longer than the budget leaves"
 NO_CLUE = "no layer looks like one that was drawn by a known rule and hardly moved: the start is gone, or unusual"
 
 
@@ -317,7 +318,7 @@ class _Hunt:
     clues: list[Clue]
     seeds: range
     skip: int
-    deadline: float | None
+    deadline: float
     progress: Report
     num_tried: int = 0
     complete: bool = True
@@ -355,13 +356,13 @@ class _Hunt:
 
         if not seeds:
             return
-        if self.deadline is not None and time.perf_counter() > self.deadline:
+        if time.perf_counter() > self.deadline:
             self.complete = False
             return
         for seed in survivors(clue.trace, seeds, self.deadline, told):
             told(seed - seeds.start + 1)
             yield from self._proven(clue, seed, 0)
-        if self.deadline is not None and time.perf_counter() > self.deadline:
+        if time.perf_counter() > self.deadline:
             self.complete = False
 
     def _on_gpu(self, clue: Clue) -> Iterator[Start]:
@@ -378,7 +379,7 @@ class _Hunt:
         """Without any seed, where enough signs are certain: cheaper than all seeds, whatever was drawn before."""
         flat, stride = clue.recipe.flat(self.target.weights[clue.site.tensor]), clue.generator.stride
         trace = Trace(numbers_of(flat[:WINDOW], "uniform"), 0, stride, clue.generator.shift)
-        late = self.deadline is not None and time.perf_counter() + SOLVING > self.deadline
+        late = time.perf_counter() + SOLVING > self.deadline
         if late or len(flat) < EQUATIONS or not _are_certain(trace, flat[:WINDOW]):
             return
         self.progress(0.0, f"{clue.site.tensor}: solving for the state of the generator")
@@ -390,7 +391,7 @@ class _Hunt:
         early = [clue for clue in self.clues if clue.trace.is_early]
         for i, seed in enumerate(FAMOUS):
             self.progress(i / len(FAMOUS), f"seed {seed}: up to {self.skip:,} numbers before the network")
-            if self.deadline is not None and time.perf_counter() > self.deadline:
+            if time.perf_counter() > self.deadline:
                 self.complete = False
                 return
             for clue in early:
@@ -399,10 +400,15 @@ class _Hunt:
 
     def _proven(self, clue: Clue, origin: Origin, skip: int) -> Iterator[Start]:
         """The start, if this origin is certain and explains the first layer."""
-        drawn, seed = clue.recipe.draw(origin, skip), origin if isinstance(origin, int) else seed_of(origin)
+        began, seed = time.perf_counter(), origin if isinstance(origin, int) else seed_of(origin)
+        drawn = clue.recipe.draw(origin, skip)
         tries = math.log10(SEEDS * len(self.clues) * (self.skip + 1) * len(drawn))
         log10_p = min(_chances(self.target.weights, drawn).values()) + tries
         if log10_p > CERTAIN:
+            return
+        rules = sum(recipe.generator is clue.generator for recipe in self.known)
+        if time.perf_counter() + rules * (time.perf_counter() - began) > self.deadline:
+            self.complete, self.found_elsewhere = False, TOO_LATE.format(seed)
             return
         weights, rule, near = assemble(self.target, self.known, clue.generator, origin, skip)
         if weights is None:

@@ -36,7 +36,17 @@ def read_state_dict(path: Path) -> Weights:
         ) from error
     weights = _tensors(path, content)
     check_shapes(path, (value.shape for value in weights.values()))
+    _check_storage(path, weights)
     return weights
+
+
+def _check_storage(path: Path, weights: Weights) -> None:
+    """With stride 0 a few bytes stand for any number of values, which the first copy would write out."""
+    for name, value in weights.items():
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise UnfitError(
+                f"{path}: {name} claims {value.numel():,} values, more than the file holds of it; {ALONE}"
+            )
 
 
 def _culprit(error: pickle.UnpicklingError) -> str:
