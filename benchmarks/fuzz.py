@@ -185,8 +185,14 @@ def readers(folder: Path) -> dict[str, Reader]:
         "fit.json": Reader(run / "fit.json", lambda: fit_settings(run)),
         "target.json": Reader(run / "target.json", lambda: load_target(run)),
         "target": Reader(run / "target.safetensors", lambda: load_target(run)),
+        "update": update_reader(folder / "update.npz", run),
         **data_readers(folder / "data"),
     }
+
+
+def update_reader(file: Path, run: Path) -> Reader:
+    np.savez(file, *(0.01 * np.ones(value.shape, np.float32) for value in load_target(run).weights.values()))
+    return Reader(file, lambda: load_target(base=run, update=file))
 
 
 def pooled(folder: Path, target: Any) -> None:
