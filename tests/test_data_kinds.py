@@ -371,6 +371,56 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_source(f"parquet:{path}")
 
 
+@pytest.mark.parametrize("content", ["\n".join(COLUMNS), "\n".join(COLUMNS) + "\n", json.dumps(COLUMNS)])
+def test_names_of_columns_from_a_file(tmp_path: Path, of_three: nn.Module, content: str) -> None:
+    (tmp_path / "names").write_text(content)
+    case = read_case(request(tmp_path, of_three, X, Y, feature_names=tmp_path / "names"))
+    assert case.private.feature_names == tuple(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"age", "`feature_names` has 1 names, the samples have 6 columns"),
+        (b"[1, 2]", "expected a JSON list of names, all of them strings"),
+        (b'["age"', "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (None, "does not exist"),
+    ],
+)
+def test_names_of_columns_that_cannot_be_used(
+    tmp_path: Path, of_three: nn.Module, content: bytes | None, says: str
+) -> None:
+    if content is not None:
+        (tmp_path / "names").write_bytes(content)
+    with pytest.raises(UnfitError, match=says):
+        read_case(request(tmp_path, of_three, X, Y, feature_names=tmp_path / "names"))
+
+
+def test_names_of_columns_on_the_command_line(run: Run, tmp_path: Path, of_three: nn.Module) -> None:
+    (tmp_path / "names").write_text("age")
+    parts = [npz(tmp_path / f"{i}.npz", X[i::2], Y[i::2]) for i in (0, 1)]
+    words = ("--data", parts[0], "--unseen", parts[1], "--feature-names", tmp_path / "names")
+    code, _, said = run("audit", saved(of_three, tmp_path / "m.pt"), *words, "--out", tmp_path / "b")
+    assert code == 64, said
+    assert "--feature-names has 1 names, the samples have 6 columns" in said
+
+
+def test_names_of_columns_are_those_of_tables(of_three: nn.Module) -> None:
+    """Of pictures they would be wrong, and of features those of other columns."""
+    both = (X[:N], Y[:N]), (X[N:], Y[N:])
+    assert case_of(of_three, *both, feature_names=np.array(COLUMNS)).private.feature_names == tuple(COLUMNS)
+    with pytest.raises(UsageError, match="features, which a model made"):
+        case_of(of_three, *both, layer="3", feature_names=COLUMNS)
+    table = (FRAME, Y[:N]), (FRAME + 1, Y[N:])
+    assert case_of(of_three, *table).private.feature_names == tuple(COLUMNS)
+    assert case_of(of_three, *table, layer="3").private.feature_names is None
+    with pytest.raises(UsageError, match="these samples are pictures"):
+        case_of(
+            mlp(64, 3), *((x.repeat(1, 11)[:, :64].view(-1, 1, 8, 8), y) for x, y in both), feature_names=COLUMNS
+        )
+
+
 def test_two_files_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", X.numpy())
     np.save(tmp_path / "y.npy", VALUES.numpy())

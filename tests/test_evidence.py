@@ -38,7 +38,7 @@ from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
-from unfit.auditor.verdict import Effort, Found, Sight, decide
+from unfit.auditor.verdict import Effort, Found, Sight, decide, next_steps
 from unfit.base.nets import initialise, parse_architecture
 from unfit.lab.runs import repeat_audit
 
@@ -116,9 +116,11 @@ def test_verdicts_by_counts_effort_sight_and_policy(
     says: str,
 ) -> None:
     tried, seen = replace(DONE, **effort), replace(SILENT, **sight)
-    said, reasons = decide(found(*counts, 40, 40), tried, seen, Policy(**policy))
+    what = (found(*counts, 40, 40), tried, seen, Policy(**policy))
+    said, reasons = decide(*what)
     assert said == verdict, reasons
     assert any(says in reason for reason in reasons), reasons
+    assert bool(next_steps(*what)) == (verdict == "inconclusive")
 
 
 def test_too_few_samples_are_inconclusive_and_say_how_few() -> None:
@@ -132,6 +134,8 @@ def test_few_unseen_samples_say_how_many_would_do() -> None:
     assert said == "inconclusive"
     enough = int(reasons[0].rpartition(" unseen samples instead of 10")[0].split()[-1])
     assert chance(22, 60, enough, 0.01) < 0.01 <= chance(22, 60, enough - 1, 0.01)
+    steps = next_steps(found(22, 22, 0, 60, 10), DONE, SILENT, Policy())
+    assert steps == [f"audit again with --num-unseen {enough}"]
 
 
 def test_the_rule_in_words_is_the_one_that_is_applied(face_audit: Audit) -> None:

@@ -1,4 +1,4 @@
-"""The page as people see it: in a real browser, offline, at a desk and on a phone."""
+"""The page as people see it: in a real browser, offline, at a desk and on a phone, with a keyboard, on paper."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html import unescape
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.redact import redact
 from unfit.auditor.report import plots
-from unfit.auditor.report.page import headline
+from unfit.auditor.report.page import coded, headline
+from unfit.auditor.report.vectors import LONGEST_NAME, as_tables
+from unfit.base.errors import UnfitError
 from unfit.base.pictures import png
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -42,6 +45,8 @@ HOSTILE = [
     "</script><script>window.hacked = 1</script>",
     '"><img src=x onerror="window.hacked = 1">' + "long" * 40,
 ]
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+WORDS = ["apple", "bread", "cheese", "dill", "egg", *(f"word{i}" for i in range(55))]
 Show = Callable[..., Page]
 
 
@@ -62,12 +67,15 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     problems: list[str] = []
     requests: list[str] = []
 
-    def open_page(audit: Audit, width: int = 1200, scheme: str = "light", touch: bool = False) -> Page:
+    def open_page(
+        audit: Audit, width: int = 1200, scheme: str = "light", touch: bool = False, js: bool = True
+    ) -> Page:
         (tmp_path / "index.html").write_text(audit.to_html(), encoding="utf-8")
         tab = browser.new_page(
             viewport={"width": width, "height": 800},
             color_scheme=scheme,  # type: ignore[arg-type]
             has_touch=touch,
+            java_script_enabled=js,
         )
         tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
@@ -137,6 +145,57 @@ def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100
     return Audit(like.record.model_copy(update=made), arrays)
 
 
+def texts(like: Audit, n: int = 6) -> Audit:
+    """Of the first text its five words come back, of the second apple for bread, of the others noise."""
+    audit = synthetic(like, n, (len(WORDS),), classes=2)
+    true = torch.zeros(n, len(WORDS))
+    true[:, :5] = torch.tensor([0.5, 0.4, 0.3, 0.2, 0.02])
+    true[1, 0] = 0
+    back = true.clone()
+    back[1, 0], back[1, 1], back[1, 2] = 0.5, 0, 0.29
+    back[2:] = 0.1 * audit.arrays["reconstruction"][2:]
+    similarity = torch.linspace(1, 0, n)
+    samples = [
+        sample.model_copy(update={"similarity": float(s)})
+        for sample, s in zip(audit.record.samples, similarity, strict=True)
+    ]
+    audit = replace(
+        audit, arrays=audit.arrays | {"original": true, "reconstruction": back, "similarity": similarity}
+    )
+    return edited(audit, feature_names=WORDS, samples=samples)
+
+
+def of_features(like: Audit, n: int = 8) -> Audit:
+    """Behind a prefix: features of 12 values that came back, pictures that were sought for all but the last."""
+    audit = synthetic(like, n, (1, 8, 8), classes=2)
+    true = torch.rand(n, 20, generator=torch.Generator().manual_seed(1))
+    pictures = audit.arrays["reconstruction"].clone()
+    pictures[-1] = 0
+    features = {"features": true, "reconstructed_features": 0.5 * true, "reconstruction": pictures}
+    measure = Similarity(name="explained variance", window=None, vote=1.0)
+    return edited(replace(audit, arrays=audit.arrays | features), similarity=measure)
+
+
+def inconclusive(like: Audit) -> Audit:
+    """The attack did not apply: there are no candidates, and nothing is like anything."""
+    samples = [
+        s.model_copy(update={"similarity": 0.0, "recovered": False, "grade": None}) for s in like.record.samples
+    ]
+    nothing = {"num_recovered": 0, "num_recognisable": 0, "num_candidates": 0, "threshold": 0.0, "noise_edge": 0.0}
+    audit = edited(
+        like,
+        verdict="inconclusive",
+        reasons=["this attack cannot be run (not applicable: 3 < 4)"],
+        next_steps=["give the base (--base), or ask `unfit preflight`"],
+        p_value=1.0,
+        over_time=[],
+        samples=samples,
+        **nothing,
+    )
+    zeros = {name: torch.zeros_like(like.arrays[name]) for name in ("similarity", "unseen_similarity")}
+    return replace(audit, arrays=audit.arrays | {**zeros, "spectrum": torch.zeros(0)})
+
+
 def edited(audit: Audit, **changes: object) -> Audit:
     return replace(audit, record=audit.record.model_copy(update=changes))
 
@@ -170,7 +229,7 @@ def bytes_of(image: torch.Tensor) -> torch.Tensor:
     return (image.clamp(0, 1) * 255).round().long().expand(3, -1, -1).permute(1, 2, 0)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark"), (360, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark"), (320, "light")])
 def test_the_page_is_whole_and_never_scrolls_sideways(
     show: Show, face_audit: Audit, width: int, scheme: str
 ) -> None:
@@ -297,18 +356,107 @@ def test_a_redacted_page_says_so_and_names_nobody(show: Show, face_audit: Audit)
     assert "Redacted" not in show(face_audit).locator("header").inner_text()
 
 
-def test_vectors_have_numbers_instead_of_pictures(show: Show, face_audit: Audit) -> None:
-    audit = synthetic(face_audit, 20, (2,), classes=2)
-    tab = show(audit, 360)
-    assert tab.locator("canvas, #gallery, #spectrum").count() == 0
-    best = int(audit.arrays["similarity"].argmax())
-    values = ", ".join(f"{value:.3f}" for value in audit.arrays["original"][best].tolist())
-    assert f"({values})" in tab.locator("#pair").inner_text()
-    assert tab.locator("#scatter circle").count() == 20 + 1
+def test_vectors_are_tables_of_name_value_and_error(show: Show, face_audit: Audit) -> None:
+    audit = synthetic(face_audit, 20, (30,), classes=2)
+    names = [f"name {i}" for i in range(30)]
+    tab = show(edited(audit, feature_names=names), 320)
     assert too_wide(tab) == []
-    hidden = redact(audit).to_html()
-    assert values not in hidden
-    assert "Values are left out" in hidden
+    assert tab.locator("canvas").count() == 0
+    best = int(audit.arrays["similarity"].argmax())
+    rows = tab.locator("#pair tr").all_text_contents()[1:]
+    true, back = (audit.arrays[name].double() for name in ("original", "reconstruction"))
+    away = torch.maximum(true[best] - true.mean(0), true.mean(0) - true[best])
+    away = torch.maximum(away, (back[best] - true.mean(0)).abs()) / true.std(0, correction=0)
+    assert tab.locator("#pair tbody th").first.text_content() == names[int(away.argmax())]
+    assert len(rows) == 12 + 1 + 18  # with the second header, of the part that is folded
+    for column in range(30):
+        value, came = float(true[best, column]), float(back[best, column])
+        shown = [f"{float(f'{each:.3g}'):g}" for each in (value, came, abs(came - value))]
+        assert any(row.startswith(names[column] + shown[0] + shown[1] + shown[2][:3]) for row in rows), (
+            column,
+            rows,
+        )
+    assert tab.locator("#pair tr:visible").count() == 1 + 12
+    tab.locator("#pair summary", has_text="18 more").click()
+    assert tab.locator("#pair tr:visible").count() == 2 + 30
+    assert tab.locator("#gallery li").count() == 20
+
+
+def test_few_columns_keep_their_order_and_need_no_names(show: Show, face_audit: Audit) -> None:
+    audit = synthetic(face_audit, 20, (2,), classes=2)
+    tab = show(audit)
+    assert tab.locator("#pair tbody th").all_inner_texts() == ["column 0", "column 1"]
+    assert tab.locator("#scatter circle").count() == 20 + 1
+    assert tab.locator("#spectrum, #pair summary:has-text('more')").count() == 0
+    assert "1 − relative error" in tab.locator("#pair").inner_text()
+    said = tab.locator("section[aria-labelledby=how]").inner_text()
+    assert "one less the relative error" in said
+    assert f"a trace needs more than {audit.record.threshold:.3f}" in said
+
+
+def test_texts_are_words_by_weight_and_what_differs_is_marked(show: Show, face_audit: Audit) -> None:
+    tab = show(texts(face_audit), 320)
+    cards = tab.locator("#gallery > li")
+
+    def words(card: int, side: int, mark: str = "") -> list[str]:
+        return cards.nth(card).locator(f".entries > div:nth-child({side}) li{mark}").all_inner_texts()
+
+    assert words(0, 1) == words(0, 2) == WORDS[:5]
+    assert (words(0, 1, ".only"), words(0, 2, ".only")) == ([], [])
+    assert (words(1, 1), words(1, 2)) == (["apple", "cheese", "dill", "egg"], ["bread", "cheese", "dill", "egg"])
+    assert (words(1, 1, ".only"), words(1, 2, ".only")) == (["apple"], ["bread"])
+    assert words(3, 1)[-1].endswith("more")  # noise in every column
+    assert set(words(3, 2, ".only")) <= set(WORDS[:5])
+    assert too_wide(tab) == []
+
+
+def test_only_what_reads_as_a_list_is_one(face_audit: Audit) -> None:
+    def is_list(**changes: object) -> bool:
+        audit = texts(face_audit)
+        arrays = audit.arrays | {name: value for name, value in changes.items() if name == "original"}
+        record = audit.record.model_copy(update={name: v for name, v in changes.items() if name != "original"})
+        tables = as_tables(record, arrays)  # type: ignore[arg-type]
+        assert tables is not None
+        return tables.has_entries
+
+    original = texts(face_audit).arrays["original"]
+    assert is_list()
+    assert not is_list(feature_names=None)
+    assert not is_list(original=original - 1e-3)
+    assert not is_list(original=original + 1e-3)
+
+
+def test_features_are_shown_beside_the_pictures_that_lead_to_them(show: Show, face_audit: Audit) -> None:
+    audit = of_features(face_audit)
+    tab = show(audit, 320)
+    best, last = int(audit.arrays["similarity"].argmax()), len(audit.record.samples) - 1
+    true = audit.arrays["features"][best]
+    shades = (true - true.min()) / (true.max() - true.min())
+    assert torch.equal(pixels(tab, "#pair canvas.features")[..., :3], bytes_of(shades.view(1, 4, 5)))
+    back = ((0.5 * true - true.min()) / (true.max() - true.min())).view(1, 4, 5)
+    assert torch.equal(pixels(tab, "#pair canvas.reconstructed_features")[..., :3], bytes_of(back))
+    shown = bytes_of(audit.arrays["reconstruction"][best])
+    assert torch.equal(pixels(tab, "#pair canvas.reconstruction")[..., :3], shown)
+    assert "explained variance" in tab.locator("#pair dt").all_inner_texts()
+    assert tab.locator("#gallery .blank").count() == 1
+    tab.locator("#sort").select_option("index")
+    assert tab.locator("#gallery > li").nth(last).locator(".blank").count() == 1
+    assert "the 7 most alike" in tab.locator("section[aria-labelledby=gallery-title]").inner_text()
+    assert too_wide(tab) == []
+
+
+@pytest.mark.parametrize("make", [texts, of_features])
+def test_what_is_redacted_has_no_values_and_no_names(face_audit: Audit, make: Callable[[Audit], Audit]) -> None:
+    audit = edited(make(face_audit), feature_names=[f"Ada{i}" for i in range(60)] if make is texts else None)
+    hidden = redact(audit)
+    page, record = hidden.to_html(), hidden.to_json()
+    assert "Ada" in audit.to_html() or make is of_features
+    assert "Ada" not in page + record
+    assert '"tables":null' in page
+    assert not {"features", "reconstructed_features"} & hidden.arrays.keys()
+    if make is texts:
+        assert "Values are left out" in page
+        assert all(not hidden.arrays[name].any() for name in ("original", "reconstruction", "unseen"))
 
 
 def test_names_are_shown_as_text_whatever_they_are(show: Show, face_audit: Audit) -> None:
@@ -322,26 +470,113 @@ def test_names_are_shown_as_text_whatever_they_are(show: Show, face_audit: Audit
     assert too_wide(tab) == []
 
 
-def test_an_audit_that_found_nothing_has_a_page(show: Show, face_audit: Audit) -> None:
-    n = face_audit.record.num_samples
-    samples = [s.model_copy(update={"similarity": 0.0, "recovered": False}) for s in face_audit.record.samples]
-    audit = edited(
-        face_audit,
-        verdict="inconclusive",
-        num_recovered=0,
-        num_candidates=0,
-        threshold=0.0,
-        noise_edge=0.0,
-        p_value=1.0,
-        over_time=[],
-        samples=samples,
-    )
-    zeros = dict.fromkeys(("similarity", "unseen_similarity"), torch.zeros(n))
-    nothing = {**zeros, "spectrum": torch.zeros(0)}
-    tab = show(replace(audit, arrays=audit.arrays | nothing))
+def test_names_of_columns_are_text_and_cut(show: Show, face_audit: Audit) -> None:
+    names = [*HOSTILE, "a\x1b[31m\u202eb", "x" * 10_000, *(f"c{i}" for i in range(56))]
+    audit = edited(texts(face_audit), feature_names=names)
+    assert len(audit.to_html()) < 200_000
+    tab = show(audit, 320)
+    assert tab.evaluate("window.hacked") is None
+    assert tab.locator("img[src=x]").count() == 0
+    shown = tab.locator("#gallery > li").first.locator("div:nth-child(2) li").all_inner_texts()
+    assert shown[0] == HOSTILE[0]
+    assert all(len(name) <= LONGEST_NAME for name in shown)
+    assert (shown[2], shown[3]) == (r"a\x1b[31m\u202eb", "x" * (LONGEST_NAME - 1) + "…")
+    assert too_wide(tab) == []
+    with pytest.raises(UnfitError, match="names 3 of 60 columns"):
+        edited(audit, feature_names=names[:3]).to_html()
+
+
+def test_code_in_a_reason_is_code_and_nothing_else_is() -> None:
+    assert coded("<b> `unfit split`, --base") == ("&lt;b&gt; <code>unfit split</code>, <code>--base</code>")
+    assert coded("`<i>`") == "<code>&lt;i&gt;</code>"
+
+
+def test_an_inconclusive_audit_says_why_and_what_next_instead_of_empty_plots(
+    show: Show, face_audit: Audit
+) -> None:
+    tab = show(inconclusive(face_audit))
     assert "cannot say" in tab.locator("h1").inner_text()
-    assert numbers(tab) == [0, 0]
-    assert tab.locator(".plot svg").count() == 3
+    assert tab.locator(".next li").all_inner_texts() == [
+        "This attack cannot be run (not applicable: 3 < 4).",
+        "Give the base (--base), or ask unfit preflight.",
+    ]
+    assert tab.locator("svg, canvas, #gallery").count() == 0
+    assert "0 of 40" not in tab.locator("body").inner_text()
+    assert "no sign of safety" in tab.locator("header").inner_text()
+
+
+def test_without_a_script_there_are_still_pictures_and_tables(show: Show, face_audit: Audit) -> None:
+    tab = show(face_audit, 390, js=False)
+    assert "JavaScript" in tab.locator("header > :first-child").inner_text()
+    assert tab.locator("main figure:visible").count() == 1  # no empty plots
+    box = tab.locator(".still").bounding_box()
+    assert box
+    assert box["width"] > 300
+    assert tab.locator("button:visible, select:visible, input:visible").count() == 0
+    tab = show(texts(face_audit), 390, js=False)
+    first = tab.locator("table.values").first.locator("tr").nth(1)
+    assert first.inner_text().split() == ["apple", "0.5", "0.5", "0"]
+
+
+def test_a_card_opens_a_closer_look(show: Show, face_audit: Audit) -> None:
+    tab, order = show(face_audit), sorted(face_audit.record.samples, key=lambda sample: -sample.similarity)
+    box = tab.locator("#gallery > li").nth(1).locator("canvas").first.bounding_box()
+    assert box
+    title, dialog = tab.locator("#closer-title"), tab.locator("dialog")
+    tab.locator("#gallery > li").nth(1).click()  # anywhere on it
+    assert title.inner_text() == f"Sample {order[1].index}"
+    assert dialog.locator("canvas").count() == 3
+    dialog.press("ArrowRight")
+    assert title.inner_text() == f"Sample {order[2].index}"
+    dialog.press("Escape")
+    assert not dialog.is_visible()
+    tab.locator("#gallery .open").first.focus()
+    tab.keyboard.press("Enter")
+    assert title.inner_text() == f"Sample {order[0].index}"
+    tab.locator("#close").click()
+    assert not dialog.is_visible()
+
+
+def test_every_kind_of_page_is_accessible_and_fits_the_smallest_phone(show: Show, face_audit: Audit) -> None:
+    """By the rules of axe-core: by night on a phone, and for what has marks of its own by day at a desk too."""
+    pictures = synthetic(face_audit, 6, (1, 8, 8), classes=2)
+    kinds = {
+        "leak": pictures,
+        "pass": edited(pictures, verdict="pass"),
+        "inconclusive": inconclusive(pictures),
+        "vectors": synthetic(face_audit, 6, (30,), classes=2),
+        "texts": texts(face_audit),
+        "features": of_features(face_audit),
+        "redacted": redact(pictures),
+        "redacted texts": redact(texts(face_audit)),
+        "pool": swept(pictures, num_bins=20),
+    }
+    for name, audit in kinds.items():
+        tab = show(audit, 320, "dark")
+        assert too_wide(tab) == [], name
+        tab.evaluate(f"{AXE}; null")
+        assert violations(tab) == [], name
+        if name in ("texts", "features"):
+            tab.set_viewport_size({"width": 1200, "height": 800})
+            tab.emulate_media(color_scheme="light")
+            assert violations(tab) == [], f"{name}, at a desk"
+            tab.locator(".open").first.click()
+            assert violations(tab) == [], f"{name}, closer"
+        tab.close()
+
+
+def violations(tab: Page) -> list[str]:
+    found = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
+
+
+def test_on_paper_no_heading_is_left_behind(show: Show, face_audit: Audit) -> None:
+    tab = show(swept(face_audit))
+    tab.emulate_media(media="print")
+    style = "all => all.map(e => [getComputedStyle(e).breakAfter, getComputedStyle(e.parentElement).display])"
+    found = tab.locator("h2, main h3").evaluate_all(style)
+    assert {tuple(each) for each in found} == {("avoid", "block")}  # in a grid it would not be heeded
+    assert tab.locator(".long").evaluate_all("all => all.every(e => e.scrollHeight <= e.clientHeight)")
 
 
 def test_controls_baselines_and_rates_stand_beside_the_audit(show: Show, face_audit: Audit) -> None:
@@ -379,7 +614,7 @@ def test_proven_samples_are_marked_and_can_be_chosen(show: Show, face_audit: Aud
     assert tab.locator("#gallery p.proven").count() == tab.locator("#gallery li").count() == 3
 
 
-def swept(audit: Audit, names: tuple[str, str] = ("lr", "seed")) -> Audit:
+def swept(audit: Audit, names: tuple[str, str] = ("lr", "seed"), num_bins: int = 1) -> Audit:
     """As if it had pooled six trials: of a range, of choices, one of them without any candidates."""
     trials = [
         Trial(
@@ -406,7 +641,7 @@ def swept(audit: Audit, names: tuple[str, str] = ("lr", "seed")) -> Audit:
         num_copies=321,
         parameters={names[0]: Parameter(low=1e-6, high=1.0, log=True), names[1]: Parameter(choices=[0, 1])},
         trials=trials,
-        shares={names[0]: halves, names[1]: each},
+        shares={names[0]: halves * num_bins, names[1]: each},
     )
     points = [
         Point(seconds=9.0 * k, num_trials=k, num_candidates=99 * k, num_recovered=4 * k, num_recovered_unseen=0)
@@ -488,7 +723,7 @@ def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
     blind = "To someone who has its weights alone, this model gives"
     assert said(num_recognisable=9) == f"{blind} 9 of its 40 training images away, recognisably."
     exactly = said(num_recognisable=9, num_proven=9, attacker="knows the start")
-    assert exactly.startswith("To someone who has its weights and those it started from")
+    assert exactly.startswith("To someone who has its weights and its base, which training started from, this")
     assert exactly.endswith("gives 9 of its 40 training images away, exactly.")
     assert "recognisably (3 of them exactly)" in said(num_recognisable=9, num_proven=3)
     assert "traces of 25 of its 40 training images" in said(num_recognisable=0, num_recovered=25)
@@ -496,7 +731,9 @@ def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
         verdict="pass", num_recovered=0, p_value=1.0
     )
     assert said(verdict="pass").endswith("recognisably: the policy allows that.")
-    assert "cannot say" in said(verdict="inconclusive")
+    assert said(verdict="inconclusive").startswith("This audit cannot say")
+    with_base = face_audit.record.attack | {"base": True}
+    assert "knows the base" in said(verdict="inconclusive", attack=with_base)
 
 
 def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:

@@ -133,6 +133,25 @@ def test_every_number_stands_for_several(face_audit: Audit) -> None:
     assert sum(above) == hidden.record.num_recovered
 
 
+def test_of_vectors_no_value_and_no_name_is_written(face_audit: Audit, tmp_path: Path) -> None:
+    """Names too: a vocabulary is made of what people wrote."""
+    n, num_unseen = face_audit.record.num_samples, face_audit.record.num_unseen
+    vectors = {"original": 1, "reconstruction": 2, "features": 3, "reconstructed_features": 4}
+    arrays = {name: torch.full((n, 9), 0.7654321 + each) for name, each in vectors.items()}
+    arrays["unseen"] = torch.full((num_unseen, 9), 0.7654321)
+    record = face_audit.record.model_copy(update={"feature_names": ["Lovelace"] * 9})
+    hidden = redact(Audit(record, face_audit.arrays | arrays))
+    hidden.save(tmp_path)
+    write_report(hidden.record, hidden.arrays, tmp_path)
+    for path in tmp_path.iterdir():
+        content = path.read_bytes()
+        assert b"Lovelace" not in content
+        assert b".76543" not in content
+        for each in (*arrays.values(),):
+            assert each[0].numpy().tobytes() not in content
+    assert not any(hidden.arrays[name].any() for name in ("original", "reconstruction", "unseen"))
+
+
 def test_what_it_writes_is_private_and_names_no_folder(run: Run, face_run: Path, tmp_path: Path) -> None:
     words = ("--method", "weights", "--out", tmp_path / "audit", "--junit", tmp_path / "junit.xml")
     assert run("audit", face_run, *words)[0] in (0, 1, 3)

@@ -214,3 +214,8 @@ def test_features_come_back_from_behind_convolutions_and_are_compared_as_feature
     assert result.verdict == "leak"
     assert result.record.num_proven >= 12
     assert ncc(result.arrays["reconstruction"], result.arrays["original"]).mean() > 0.7
+    features = result.arrays["features"]  # … beside the features, which came back at their scale
+    assert torch.allclose(features, body(x), atol=1e-5)
+    proven = torch.tensor([sample.proven for sample in result.record.samples])
+    error = (result.arrays["reconstructed_features"] - features)[proven].norm(dim=1)
+    assert (error < 0.02 * features[proven].norm(dim=1)).all()

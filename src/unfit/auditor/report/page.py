@@ -234,7 +234,7 @@ MEANINGS: Final[dict[Measure, str]] = {
     "relative error": "Similarity is 1 − ‖a − b‖ / ‖b‖, one less the relative error of what came back (a): 1 is "
     "the sample (b) itself, 0.75 an error of a quarter of its length.",
     "explained variance": "Similarity is the explained variance of the features, 1 − ‖s·a − b‖² / ‖b − mean‖²: "
-    "how much of what sets the features (b) of a sample apart came back (a), at the best scale s. 1 is all of it.",
+    "how much of what sets the features (b) of a sample apart came back (a), at the best scale s. 1 is all.",
 }
 
 
