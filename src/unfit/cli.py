@@ -34,7 +34,10 @@ from unfit.auditor.grades import Grade
 from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
+from unfit.auditor.report.card import card as model_card
+from unfit.auditor.report.card import eval_results
 from unfit.auditor.report.junit import junit
+from unfit.auditor.report.sarif import sarif
 from unfit.auditor.report.terminal import duration, show
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
@@ -52,7 +55,14 @@ from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_folder, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
-NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
+NOT_REPEATED = {
+    "out_folder",
+    "repeat",
+    "redacted",
+    "junit_file",
+    "sarif_file",
+    "force",
+}  # how an audit is shown, not made
 DEFENCE = "; shuffle the next start with the system's randomness before you train (docs/start.md)"
 A_DAY = 24 * 3600.0
 
@@ -565,6 +575,9 @@ def audit(
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="Also write the verdict as JUnit XML.")
     ] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Also write the verdict as SARIF, for code scanning.")
+    ] = None,
     force: Force = False,
 ) -> int:
     """Which training samples do these weights give away? Exit code 0 pass, 1 leak, 3 inconclusive."""
@@ -573,8 +586,10 @@ def audit(
     if repeat and (given := _given(context) - NOT_REPEATED):
         names = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in given))
         raise UsageError(f"--from repeats an audit as it was: leave out {names}")
-    if junit_file and junit_file.exists() and not force:
-        raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
+    reports = [("--junit", junit_file, junit), ("--sarif", sarif_file, sarif)]
+    for flag, path, _ in reports:
+        if path and path.exists() and not force:
+            raise UnfitError(f"{path} exists already: choose another {flag}, or --force to replace it")
     chosen = {**vars(how), "base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
     request = _request(target, data, options, policy, chosen) if target else None
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
@@ -587,12 +602,12 @@ def audit(
         if redacted if redacted is not None else not sys.stdout.isatty():
             result = redact(result)
         kept(partial(_save_audit, result), folder)
-    if junit_file:
-        try:
-            with new_file(junit_file, force) as file:
-                file.write_text(junit(result.record), encoding="utf-8")
-        except UnfitError as error:
-            raise UnfitError(f"{error}; the audit itself is kept in {out_folder}") from error
+    for _, path, render in reports:
+        if path:
+            try:
+                _write(path, render(result.record), force)
+            except UnfitError as error:
+                raise UnfitError(f"{error}; the audit itself is kept in {out_folder}") from error
     _say(result, out_folder)
     return result.exit_code
 
@@ -743,6 +758,43 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folde
     write_report(audit.record, audit.arrays, folder)
     out.print(f"page: {(folder / 'index.html').absolute()}")
     return 0
+
+
+@app.command()
+def card(
+    folder: Annotated[Path, typer.Argument(metavar="AUDIT", help="An audit.json, or the folder of an audit.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Write the section to this file; default: print it.")
+    ] = None,
+    eval_file: Annotated[
+        Path | None,
+        typer.Option("--eval-results", help="Also write this .eval_results/NAME.yaml; needs --benchmark."),
+    ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="The data set on the Hub that is registered as benchmark."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Its task; default: exact, recognisable or trace, as the policy counts.")
+    ] = None,
+    force: Force = False,
+) -> int:
+    """An audit for Hugging Face: a section of the model card, and an entry for `.eval_results/`, both public."""
+    if (eval_file is None) != (benchmark is None) or (task and not benchmark):
+        raise UsageError("give --eval-results and --benchmark together, and --task only with them")
+    record = load_record(folder)
+    if eval_file and benchmark:
+        _write(eval_file, eval_results(record, benchmark, task), force)
+    if out_file:
+        _write(out_file, model_card(record), force)
+    else:
+        print(model_card(record), end="")
+    return 0
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    with new_file(path, force) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def _given(context: typer.Context) -> set[str]:
