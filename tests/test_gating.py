@@ -235,9 +235,7 @@ def test_card_and_sarif_replace_nothing_unasked(run: Run, outcome: Outcome) -> N
 
 def bash(script: str, folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path} | variables
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=os.environ | variables, capture_output=True, text=True)
 
 
 def test_the_action_fails_on_a_leak_and_says_what(outcome: Outcome, tmp_path: Path) -> None:
@@ -254,11 +252,9 @@ def test_the_action_fails_on_a_leak_and_says_what(outcome: Outcome, tmp_path: Pa
     }
     variables = {variable: values[found[1]] for variable, found in names.items() if found}
     assert variables.keys() == names.keys()
-    ended = bash(
-        audit["run"],
-        outcome.folder,
-        variables | {"GITHUB_OUTPUT": str(tmp_path / "output"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")},
-    )
+    variables |= {"GITHUB_OUTPUT": str(tmp_path / "output"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    variables |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended = bash(audit["run"], outcome.folder, variables)
     assert ended.returncode == 1, ended.stderr
     sarif_file, junit_file = tmp_path / "unfit.sarif", tmp_path / "unfit.xml"
     assert (tmp_path / "output").read_text() == f"verdict=leak\nsarif={sarif_file}\njunit={junit_file}\n"
@@ -275,8 +271,15 @@ def test_the_job_of_gitlab_fails_on_a_leak(outcome: Outcome, tmp_path: Path) -> 
     assert own["variables"].keys() <= job["variables"].keys()
     for name in ("model.skops", "train.npz", "unseen.npz"):
         (tmp_path / name).symlink_to(outcome.folder / name)
-    ended = bash("\n".join(job["script"]), tmp_path, job["variables"] | own["variables"])
+    (tmp_path / "unfit").write_text(
+        "#!/bin/sh\nprintf '%s\\n' \"$@\" > words\nexit 1\n"
+    )  # the real one runs below
+    (tmp_path / "unfit").chmod(0o700)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ended = bash("\n".join(job["script"]), tmp_path, job["variables"] | own["variables"] | path)
     assert ended.returncode == 1, ended.stderr
+    with chdir(tmp_path):
+        assert shell(shlex.join(["unfit", *(tmp_path / "words").read_text().splitlines()])) == 1
     assert (tmp_path / job["artifacts"]["reports"]["junit"]).is_file()
     assert all((tmp_path / name).exists() for name in job["artifacts"]["paths"])
 
