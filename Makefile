@@ -5,7 +5,7 @@ READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint zoo fuzz bench reproduction schema
+.PHONY: demo test lint dist installed zoo fuzz bench reproduction schema
 
 demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -17,6 +17,22 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: $(READY)  ## the wheel and the source distribution, in dist/
+	rm -rf dist
+	$(BIN)/hatchling build
+
+# A new environment has the wheel alone. Its dependencies are those of .venv, which it sees through a .pth file; the
+# editable install there does not count, since it is itself a .pth file, and these are read in an environment's own folder.
+installed: dist  ## install the wheel into a new environment and run the demo there
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --quiet --disable-pip-version-check --no-deps --no-index dist/*.whl
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$(.venv-wheel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dependencies.pth
+	cd .venv-wheel && bin/python -c 'import sys, unfit; assert unfit.__file__.startswith(sys.prefix), unfit.__file__'
+	cd .venv-wheel && bin/unfit demo --out demo
+	rm -rf .venv-wheel
 
 zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo DATA=folder with CIFAR-10 and MNIST
 	$(BIN)/python benchmarks/zoo.py "$(DATA)"

@@ -31,14 +31,17 @@ from unfit.auditor.compare import compare
 from unfit.auditor.grades import Grade
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
+from unfit.auditor.report.card import card as model_card
+from unfit.auditor.report.card import eval_results
 from unfit.auditor.report.junit import junit
+from unfit.auditor.report.sarif import sarif
 from unfit.auditor.report.terminal import printed, show, show_audit
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.sources import read_source
 from unfit.auditor.split import SPLIT_FILES, write_split
 from unfit.base.ends import complain, end, ending
 from unfit.base.errors import UnfitError, UsageError, clean_lines, explained, unknown
-from unfit.base.files import SAFETENSORS, XML, kept, new_file, new_folder
+from unfit.base.files import SAFETENSORS, kept, new_file, new_folder
 from unfit.base.files import as_json as json_text
 from unfit.base.formats import format_table
 from unfit.base.load import Reading, load_base, load_target
@@ -52,8 +55,9 @@ from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_folder, fit_run, repeat_audit
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
-NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "force"}  # how an audit is shown, not made
+NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "sarif_file", "force"}  # not how it is made
 A_DAY = 24 * 3600.0
+SAME_KIND = 10  # bytes at its begin that a file must have to be replaced by such a report
 
 
 class _Printer(Console):
@@ -70,14 +74,14 @@ class _Printer(Console):
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PURPOSES = {  # the sections of a command's help, in order, and the parameters that each holds
-    "Model": "model layer input_shape base arch init biases",
-    "Data": "data n members unseen num_unseen classes resize scale mean std center as_is data_dir",
+    "Model": "model layer input_shape base update arch init biases",
+    "Data": "data n members feature_names unseen num_unseen classes resize scale mean std center as_is data_dir",
     "Training": "loss weight_decay lr epochs batch momentum flow_time target_loss max_time",
     "Attack": "method solver score num_candidates budget seeds skip iterations candidates trials sampler ranges "
     "controls baselines attacks",
     "Policy": "fail_on max_recovered min_budget fpr window",
     "Machines": "workers cpus_per_trial gpus_per_trial ray",
-    "Output": "out_folder out_file force redacted junit_file as_json mlflow",
+    "Output": "out_folder out_file force redacted junit_file sarif_file eval_file benchmark task as_json mlflow",
     "Also": "repeat status listing seed help",
 }
 
@@ -635,6 +639,9 @@ def audit(
     junit_file: Annotated[
         Path | None, typer.Option("--junit", help="Also write the verdict as JUnit XML.")
     ] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Also write the verdict as SARIF, for code scanning.")
+    ] = None,
     force: Force = False,
 ) -> int:
     """Which training samples do these weights give away? Exit code 0 pass, 1 leak, 3 inconclusive."""
@@ -643,8 +650,10 @@ def audit(
     if repeat and (given := _given(context) - NOT_REPEATED):
         names = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in given))
         raise UsageError(f"--from repeats an audit as it was: leave out {names}")
-    if junit_file and junit_file.exists() and not force:
-        raise UnfitError(f"{junit_file} exists already: choose another --junit, or --force to replace it")
+    reports = [("--junit", junit_file, junit), ("--sarif", sarif_file, sarif)]
+    for flag, path, _ in reports:
+        if path and path.exists() and not force:
+            raise UnfitError(f"{path} exists already: choose another {flag}, or --force to replace it")
     chosen = {**vars(how), "base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
     chosen |= {"target": target, "update": update}
     request = None if repeat else _request(data, options, policy, chosen)
@@ -658,12 +667,12 @@ def audit(
         if redacted if redacted is not None else not sys.stdout.isatty():
             result = redact(result)
         kept(partial(_save_audit, result), folder)
-    if junit_file:
-        try:
-            with new_file(junit_file, force, XML) as file:
-                file.write_text(junit(result.record), encoding="utf-8")
-        except UnfitError as error:
-            raise UnfitError(f"{error}; the audit itself is kept in {out_folder}") from error
+    for _, path, render in reports:
+        if path:
+            try:
+                _write(path, render(result.record), force)
+            except UnfitError as error:
+                raise UnfitError(f"{error}; the audit itself is kept in {out_folder}") from error
     _say(result, out_folder)
     return result.exit_code
 
@@ -813,6 +822,44 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folde
     write_report(audit.record, audit.arrays, folder)
     _say_page(folder)
     return 0
+
+
+@app.command()
+def card(
+    folder: Annotated[Path, typer.Argument(metavar="AUDIT", help="An audit.json, or the folder of an audit.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Write the section to this file; default: print it.")
+    ] = None,
+    eval_file: Annotated[
+        Path | None,
+        typer.Option("--eval-results", help="Also write this .eval_results/NAME.yaml; needs --benchmark."),
+    ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="The data set on the Hub that is registered as benchmark."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Its task; default: exact, recognisable or trace, as the policy counts.")
+    ] = None,
+    force: Force = False,
+) -> int:
+    """An audit for Hugging Face: a section of the model card, and an entry for `.eval_results/`, both public."""
+    if (eval_file is None) != (benchmark is None) or (task and not benchmark):
+        raise UsageError("give --eval-results and --benchmark together, and --task only with them")
+    record = load_record(folder)
+    if eval_file and benchmark:
+        _write(eval_file, eval_results(record, benchmark, task), force)
+    if out_file:
+        _write(out_file, model_card(record), force)
+    else:
+        print(model_card(record), end="")
+    return 0
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    """A new file; `force` replaces one that begins as this one does."""
+    with new_file(path, force, (0, text.encode()[:SAME_KIND])) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def _given(context: typer.Context) -> set[str]:

@@ -42,7 +42,7 @@ Holds = Collection[str] | Mapping[str, "Holds"]
 
 Mark = tuple[int, bytes]
 """Where a kind of file has which bytes."""
-SAFETENSORS, XML = (8, b"{"), (0, b"<?xml")
+SAFETENSORS = (8, b"{")
 
 
 @contextmanager

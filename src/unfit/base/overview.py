@@ -19,6 +19,7 @@ COMMANDS = {
         "split": "hold samples out before training, for the audit to compare with",
         "diff": "what changed between two audits",
         "report": "make the page of an audit again",
+        "card": "an audit as a section of a model card, without private data",
         "formats": "which files can be attacked or audited",
     },
     "Attack it": {

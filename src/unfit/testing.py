@@ -1,0 +1,40 @@
+"""For test suites: a model that gives training samples away fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from unfit.auditor.arrays import Arrays
+from unfit.auditor.audit import Audit, audit
+from unfit.auditor.report.public import counted
+from unfit.auditor.verdict import ATTACKERS
+from unfit.base.modules import Estimator
+from unfit.base.target import Target
+
+
+def assert_no_leak(
+    model: Target | nn.Module | Estimator, private: Arrays, unseen: Arrays, **options: Any
+) -> Audit:
+    """Fail unless an audit passes; what it could not decide does not pass either.
+
+    `options` are those of `unfit.audit`, such as `base`, `attack` and `policy`. The message has counts and the
+    audit's reasons, but no sample.
+    """
+    __tracebackhide__ = True  # pytest prints the arguments of the frames that it shows, and these are the samples
+    found = audit(model, private, unseen, **options)
+    if found.verdict != "pass":
+        raise AssertionError(_message(found))
+    return found
+
+
+def _message(found: Audit) -> str:
+    record = found.record
+    lines = [
+        f"{record.verdict}: {counted(record)}",
+        *record.reasons,
+        f"policy: {record.policy.rule}",
+        f"attacker: {ATTACKERS[record.attacker]}",
+    ]
+    return "\n- ".join(lines)
