@@ -5,7 +5,7 @@ READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint zoo fuzz bench reproduction schema
+.PHONY: demo test lint docs zoo fuzz bench reproduction schema
 
 demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -17,6 +17,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)  ## the site, in build/docs; every warning is an error
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
 
 zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo DATA=folder with CIFAR-10 and MNIST
 	$(BIN)/python benchmarks/zoo.py "$(DATA)"
