@@ -8,6 +8,9 @@ html_title = "unfit"
 html_theme = "furo"
 html_show_sphinx = False
 html_show_copyright = False
+html_copy_source = False
+html_scaled_image_link = False  # pages link their pictures themselves
+smartquotes = False  # `--` is a flag, not a dash
 html_static_path = ["style"]
 html_css_files = ["site.css"]
 
@@ -23,6 +26,4 @@ python_maximum_signature_line_length = 88
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 nitpicky = True  # a reference that leads nowhere is an error, …
-nitpick_ignore_regex = [
-    ("py:.*", ".*")
-]  # … but for types in signatures: those of other packages lead nowhere offline
+nitpick_ignore_regex = [("py:.*", ".*")]  # … but for types in signatures: many are of other packages

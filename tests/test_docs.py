@@ -1,4 +1,4 @@
-"""Every block of code in the README and the docs is run, or says why not; links, names and commands in them exist."""
+"""Every block of code in the README and the docs is run or says why not; links and names in them exist."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" in path:
             continue
         there = page.parent / path if path else page
-        assert there.is_file() and there.resolve().is_relative_to(ROOT), link
+        assert there.resolve().is_relative_to(ROOT), link
+        assert there.is_file(), link
         assert not anchor or anchor in headings(there), link
 
 
