@@ -186,8 +186,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_fits_and_its_test_command_is_the_one_that_must_pass() -> None:
     found = [block.content for block in blocks(ROOT / "README.md") if block.language == "sh"]
-    assert max(len(line) for content in found for line in content.splitlines()) <= 100
-    assert sum(line.startswith("unfit ") for content in found for line in content.splitlines()) == 5
-    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert any(line.startswith("make test") for content in found for line in content.splitlines())
-    assert {"make test", "make docs"} <= set(commands)
+    lines = [line for content in found for line in content.splitlines()]
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("unfit ") for line in lines) == 5
+    must_pass = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert {"make test", "make docs"} <= set(must_pass)
+    assert "make test" in {line.partition("#")[0].strip() for line in lines}
