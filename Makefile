@@ -5,11 +5,7 @@ READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-<<<<<<< HEAD
-.PHONY: demo test lint dist installed zoo fuzz bench reproduction schema
-=======
-.PHONY: demo test lint docs zoo fuzz bench reproduction schema
->>>>>>> refs/heads/docs
+.PHONY: demo test lint docs dist installed zoo fuzz bench reproduction schema
 
 demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -22,7 +18,6 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-<<<<<<< HEAD
 dist: $(READY)  ## the wheel and the source distribution, in dist/
 	rm -rf dist
 	$(BIN)/hatchling build
@@ -38,10 +33,9 @@ installed: dist  ## install the wheel into a new environment and run the demo th
 	cd .venv-wheel && bin/python -c 'import sys, unfit; assert unfit.__file__.startswith(sys.prefix), unfit.__file__'
 	cd .venv-wheel && bin/unfit demo --out demo
 	rm -rf .venv-wheel
-=======
+
 docs: $(READY)  ## the site, in build/docs; every warning is an error
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
->>>>>>> refs/heads/docs
 
 zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo DATA=folder with CIFAR-10 and MNIST
 	$(BIN)/python benchmarks/zoo.py "$(DATA)"

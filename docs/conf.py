@@ -14,7 +14,7 @@ smartquotes = False  # `--` is a flag, not a dash
 html_static_path = ["style"]
 html_css_files = ["site.css"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["reproduction/cache"]
 myst_enable_extensions = ["deflist", "html_image"]
 myst_heading_anchors = 3  # [text](page.md#heading), as where these files are read without a site
