@@ -298,6 +298,9 @@ def test_the_job_of_gitlab_fails_on_a_leak(outcome: Outcome, tmp_path: Path) -> 
 def test_files_for_others_fit_their_schemas(schema: str, file: str) -> None:
     validator = schema_of(schema)
     content = json.loads(json.dumps(read_yaml((ROOT / file).read_text()), default=str))
+    content = {
+        name.removeprefix("."): value for name, value in content.items()
+    }  # of hidden jobs anything is valid
     validator.validate(content)
     with pytest.raises(jsonschema.ValidationError):
         validator.validate([content])
