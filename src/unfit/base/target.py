@@ -50,12 +50,12 @@ class Target:
         return f"Target({self.architecture}, sha256 {self.sha256[:12]})"
 
     def net(self) -> nn.Module:
-        """From what enters the attacked part to the outputs. It shares the weights, so it is never trained."""
+        """From what enters the attacked part to the outputs."""
         if self.architecture.tail is not None:
             return Rest(self.split)
-        with torch.device("meta"):  # no random weights are drawn, and none are copied
+        with torch.device("meta"):  # no random weights are drawn
             net = build(self.architecture)
-        net.load_state_dict(self.weights, assign=True)
+        net.load_state_dict({name: value.clone() for name, value in self.weights.items()}, assign=True)
         return net.eval()
 
     @property
