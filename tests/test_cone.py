@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.auto import Auto
-from unfit.attacker.attacks.cone import Cone, Space, is_proven, read_space, stand_alone
+from unfit.attacker.attacks.cone import Cone, Space, are_real, is_proven, read_space, sparse_part, stand_alone
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.mixtures import read_mixtures
 from unfit.base.errors import NotApplicableError
@@ -35,6 +35,16 @@ def features(num: int, random: np.random.Generator) -> np.ndarray:
     return np.maximum(random.normal(size=(num, 150)), 0)
 
 
+def mixed(num: int, random: np.random.Generator) -> np.ndarray:
+    """Records beside three columns of any sign and size, as standardised ages or incomes."""
+    return np.concatenate([records(num, random), random.normal(size=(num, 3)) * (0.3, 1.0, 5.0)], 1)
+
+
+def only_real(num: int, random: np.random.Generator) -> np.ndarray:
+    """Too few one-hot columns to tell samples apart, beside many real ones."""
+    return np.concatenate([np.eye(5)[random.integers(5, size=num)], random.normal(size=(num, 145))], 1)
+
+
 def dense(num: int, random: np.random.Generator) -> np.ndarray:
     return random.normal(size=(num, 150))
 
@@ -44,7 +54,7 @@ def positive(num: int, random: np.random.Generator) -> np.ndarray:
     return random.random(size=(num, 150)) + 0.1
 
 
-KINDS = {make.__name__: make for make in (records, counts, features, dense, positive)}
+KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive)}
 NUM = 20
 
 
@@ -80,12 +90,16 @@ def space_of(kind: str) -> Space:
     return space
 
 
+def alone(x: np.ndarray) -> np.ndarray:
+    return stand_alone(x, np.ones(len(x), bool))
+
+
 def distances(x: Tensor, samples: Tensor) -> Tensor:
     """Of each sample from the nearest candidate, relative to its size."""
     return torch.cdist(samples.double(), x.double()).min(1).values / samples.double().norm(dim=1)
 
 
-@pytest.mark.parametrize("kind", ["records", "counts", "features"])
+@pytest.mark.parametrize("kind", ["records", "counts", "features", "mixed"])
 def test_all_samples_come_back_proven_and_to_scale_and_none_that_was_not_seen(kind):
     _, _, x, unseen = trained(kind)
     proven = found(kind).x[found(kind).proven]
@@ -111,9 +125,28 @@ def test_nothing_is_proven_where_nothing_is_zero():
     assert not found("positive").proven.any()
 
 
-def test_inputs_of_both_signs_have_no_cone():
+@pytest.mark.parametrize("kind", ["dense", "only_real"])
+def test_inputs_of_both_signs_have_no_cone(kind):
     with pytest.raises(NotApplicableError, match="no cone"):
-        found("dense")
+        found(kind)
+
+
+def test_columns_of_any_sign_are_told_from_sparse_ones_and_come_back_with_them():
+    _, _, x, _ = trained("mixed")
+    space = space_of("mixed")
+    assert sparse_part(space).live.nonzero()[0].max() < x.shape[1] - 3
+    proven = found("mixed").x[found("mixed").proven]
+    nearest = torch.cdist(x, proven).argmin(1)
+    assert torch.equal(proven[nearest][:, :-3], x[:, :-3])
+    assert (proven[nearest] - x)[:, -3:].norm(dim=0).div(x[:, -3:].norm(dim=0)).max() < RIGHT
+
+
+def test_a_column_that_vanishes_is_not_real_whatever_a_wrong_corner_says():
+    space = space_of("records")
+    _, _, x, _ = trained("records")
+    samples = np.linalg.lstsq(space.values.T, (x.double().numpy()[:, space.live] / space.scale).T)[0].T
+    wrong = np.vstack([samples, samples[0] - 2 * samples[1]])
+    assert not are_real(space, wrong).any()
 
 
 def test_mixtures_of_samples_are_not_proven():
@@ -134,16 +167,17 @@ def test_a_text_plus_the_difference_of_two_alike_is_not_proven():
     texts[:, -2:] = 0
     texts[:2, -2:] = np.eye(2)
     texts[2, -2:] = 1, 0
-    assert stand_alone(texts)[3:].all()
-    assert not stand_alone(texts)[2]
+    assert alone(texts)[3:].all()
+    assert not alone(texts)[2]
     ghost = texts[2] + (texts[1] - texts[0])
-    assert not stand_alone(np.vstack([texts[[0, 1]], texts[3:], ghost]))[-1]
+    assert not alone(np.vstack([texts[[0, 1]], texts[3:], ghost]))[-1]
+    assert not alone(np.vstack([texts[[0]], texts[2:], ghost]))[-1]
 
 
 def test_among_whole_numbers_a_broken_one_is_not_proven():
     texts = counts(12, np.random.default_rng(0))
     texts[0] *= 0.7
-    assert stand_alone(texts).tolist() == [False] + 11 * [True]
+    assert alone(texts).tolist() == [False] + 11 * [True]
 
 
 def test_without_a_visible_end_it_does_not_apply():

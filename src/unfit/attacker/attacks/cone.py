@@ -5,15 +5,16 @@ samples, and the vectors of the span without a negative value form a cone. A sam
 samples is a corner of it: a linear program that prefers few and small values runs into one. Known samples are cut
 off, so that each program finds another. A wrong corner of an n-dimensional span vanishes where n − 1 equations
 make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
-proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. The numbered
-steps are those of docs/method.md.
+proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. Real columns
+beside such ones take no part in this: the zeros of the others say how a sample is mixed, and its values in all
+columns follow. The numbered steps are those of docs/method.md.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -59,11 +60,20 @@ CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1
 MORE = 20  # … and so many more than samples: of ten 0/1 columns a wrong corner vanishes on a few by chance
 SAME = 0.999  # cosine of two corners that are the same
 
+# Columns of any sign
+KEPT = (0.5, 0.7, 0.85, 0.95)  # shares of the columns: of those least likely to be real
+EVEN_PASSES = 20  # of Tyler's fixed point; it hardly moves after ten
+PROBES, PROBE_AIMS = 10, 30  # corners that say which columns are real, and aims tried for them
+SELDOM = 0.1  # share of the samples that vanish in a column: in a real one hardly any does, by chance
+EXACT = 0.01  # error that rounding leaves in the real columns of a proven sample, relative to their size
+
 # Rivals and whole numbers
 WHOLE = (
     1e-3  # distance from a whole number, and from zero for the largest value 1: samples are off by 10⁻⁴ at most
 )
-MOSTLY = 0.8  # share of whole corners from which on all samples are taken to be whole
+SOME = 0.2  # share of whole corners from which on all samples are taken to be whole: by chance none is
+MARGIN = 5  # zeros at which the nearest rival is not zero: three or four in wrong corners that were not whole
+RIVAL_STARTS, RIVAL_WIDTHS = 3, (0.1, 0.03, 0.01, 0.003, 0.001)  # of the search for it: widths of “zero”
 ALIKE = 5  # most alike corners whose differences are ways to rivals
 TINY = 1e-6  # of a value, below which it does not move
 
@@ -107,15 +117,17 @@ class Cone(Method):
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, then corners that may be samples; and whether every sample is proven."""
-        space = read_space(mixtures)
-        if space is None or not has_cone(space):
+        whole = read_space(mixtures)
+        if whole is None or not has_cone(whole):
             return [], False
+        space = sparse_part(whole)
         corners = find_corners(space, self, progress)
         if not len(corners):
             return [], False
-        proven = np.array([is_proven(space, corner) for corner in corners], bool)
-        proven &= stand_alone(to_scale(space, corners))
-        return _parts(mixtures, space, corners, proven), int(proven.sum()) == space.n
+        space = whole.only(~are_real(whole, corners))
+        proven = np.array([is_proven(space, a) and rest_error(whole, space, a) < EXACT for a in corners], bool)
+        proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
+        return _parts(mixtures, samples(whole, space, corners), proven), int(proven.sum()) == space.n
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         if why := obstacle(mixtures):
@@ -139,7 +151,10 @@ def obstacle(mixtures: Mixtures) -> str | None:
     if space is None:
         return "the spectrum of the first layer has no visible end: a base, or `unfit start`, may give it one"
     if not has_cone(space):
-        return "the samples have no cone: mixtures of them are negative somewhere, as those of centred inputs are"
+        return (
+            "the samples have no cone: mixtures of them are negative somewhere, as those of centred or standardised "
+            "inputs are, whose zeros have become a constant for each column"
+        )
     return None
 
 
@@ -151,7 +166,6 @@ class Space:
     """The span of the samples: each is a combination of the rows of `values`, at inputs that any sample used."""
 
     values: Array  # (n, live): UᵀA in units of the noise of each input, so that the noise of a · values is |a|
-    sigma: Array  # (n,): the singular values
     scale: Array  # (live,): the noise of each input, in units of the bias's noise if there is one
     bias: Array | None  # (n,): UᵀΔb1 in units of its noise; every sample has the same
     live: Flags  # (d,): the inputs that some sample used
@@ -161,11 +175,28 @@ class Space:
         return len(self.values)
 
     @cached_property
+    def whitening(self) -> Array:
+        """(n, n): c · whitening are the coordinates a of which a · values are the values of c."""
+        return whitening_of(self.values * self.scale)
+
+    @cached_property
+    def colouring(self) -> Array:
+        """(n, n): from coordinates a back to c."""
+        colouring: Array = np.linalg.inv(self.whitening)
+        return colouring
+
+    @cached_property
     def directions(self) -> Array:
         """One unit vector an input: the values of c at the inputs are c · directions, up to a scale for each."""
-        white = self.values / self.sigma[:, None]
+        white = self.whitening @ self.values
         directions: Array = white / np.linalg.norm(white, axis=0)
         return directions
+
+    def only(self, columns: Flags) -> Space:
+        """The same span, seen at some of the live inputs alone."""
+        live = self.live.copy()
+        live[live] = columns
+        return replace(self, values=self.values[:, columns], scale=self.scale[columns], live=live)
 
     def sample(self, corners: Array) -> Array:
         """The inputs (k, d) of corners in the coordinates of `values`."""
@@ -188,17 +219,107 @@ def read_space(mixtures: Mixtures) -> Space | None:
 
 
 def _space(change: Array, n: int, has_bias: bool) -> Space:
-    squares, vectors = np.linalg.eigh(change @ change.T)
-    basis, sigma = vectors[:, -n:], np.sqrt(squares[-n:])
+    basis = np.linalg.eigh(change @ change.T)[1][:, -n:]
     values = basis.T @ change
     rest = np.linalg.norm(change - basis @ values, axis=0) / np.sqrt(len(change) - n)
     scale = np.maximum(rest, NO_NOISE * np.abs(change).max())
     values = values / scale
     live = np.linalg.norm(values, axis=0) > NOISE * np.sqrt(n)
     if not has_bias:
-        return Space(values[:, live], sigma, scale[live], None, live)
+        return Space(values[:, live], scale[live], None, live)
     live = live[:-1]
-    return Space(values[:, :-1][:, live], sigma, scale[:-1][live] / scale[-1], values[:, -1], live)
+    return Space(values[:, :-1][:, live], scale[:-1][live] / scale[-1], values[:, -1], live)
+
+
+# Columns of any sign ---------------------------------------------------------------------------------------
+
+
+def peakedness(directions: Array) -> Array:
+    """Σ_k cos⁴ of each unit direction with the others: large for an input that few samples use."""
+    some = directions[:, :: max(1, directions.shape[1] ** 2 // MOST_COSINES)]
+    peaked: Array = np.square(np.square(directions.T @ some)).sum(1)
+    return peaked
+
+
+def sparse_likely(space: Space) -> Iterator[Space]:
+    """Parts of the columns that may hold no real one, then all of them.
+
+    Columns that few samples use have peaked cosines; those that many use and that are never negative point in one
+    common direction. Real columns do neither.
+    """
+    common = space.directions.T @ space.directions.sum(1)
+    for peaked, share in zip(peaked_parts(space), KEPT, strict=True):
+        yield from (peaked, space.only(common >= np.quantile(common, 1 - share)))
+    yield space
+
+
+def peaked_parts(space: Space) -> Iterator[Space]:
+    """The columns with the most peaked cosines, where no direction is preferred, whatever a column's units."""
+    even = space.values
+    for _ in range(EVEN_PASSES):
+        even = whitening_of(even) @ even
+        even = even / np.linalg.norm(even, axis=0)
+    peaked = peakedness(even)
+    yield from (space.only(peaked >= np.quantile(peaked, 1 - share)) for share in KEPT)
+
+
+def whitening_of(columns: Array) -> Array:
+    """(n, n): what makes the rows of columns (n, d) orthonormal."""
+    squares, vectors = np.linalg.eigh(columns @ columns.T)
+    whitening: Array = (vectors / np.sqrt(np.maximum(squares, RIDGE * squares.max()))).T
+    return whitening
+
+
+@lru_cache(maxsize=1)
+def sparse_part(space: Space) -> Space:
+    """The columns whose zeros count: all, unless samples that a part of them gives are negative elsewhere."""
+    for part in sparse_likely(space):
+        can_prove = part.values.shape[1] > enough_zeros(space.n) and _has_cone(part)
+        probes = probe(part) if can_prove else np.zeros((0, space.n))
+        if len(probes) and enough_zeros(space.n) < (sparse := ~are_real(space, probes)).sum():
+            return space.only(sparse)
+    return space
+
+
+def are_real(space: Space, corners: Array) -> Flags:
+    """Which columns are negative in some of the corners, and hardly ever vanish.
+
+    Once there are such columns, those that never vanish do not count either, whatever their sign. A column that
+    does vanish is never real: that a corner is negative there speaks against the corner.
+    """
+    values = corners @ space.values
+    seldom = (np.abs(values) < NOISE * np.linalg.norm(corners, axis=1)[:, None]).mean(0) < SELDOM
+    real: Flags = seldom & (values < -NOISE).any(0)
+    return seldom if real.any() else real
+
+
+def probe(space: Space) -> Array:
+    """A few corners with a proof: (k, n)."""
+    found, tried = np.zeros((0, space.n)), set[int]()
+    for _ in range(PROBE_AIMS):
+        where, aim = aim_at(space, found, tried)
+        tried.add(where)
+        corner = best_corner(space, (snap(space, lean(space, way)) for way in (aim, -aim)), found, True)
+        found = found if corner is None else np.vstack([found, corner])
+        if len(found) >= min(PROBES, space.n) or (not len(found) and len(tried) >= PROBES):
+            break
+    return found
+
+
+def rest_error(whole: Space, space: Space, a: Array) -> float:
+    """The error that rounding leaves in the columns beside those of `space`, relative to the values there.
+
+    The zeros give a up to an error of covariance (V Vᵀ)⁻¹, where V are the values at the zeros and a is left out.
+    """
+    columns = ~space.live[whole.live]
+    rest, scale = whole.values[:, columns], whole.scale[columns]
+    if not columns.any():
+        return 0.0
+    zero = vanishing(space, a)
+    squares, vectors = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)
+    spread = np.square(vectors[:, 1:].T @ rest) / np.maximum(squares[1:, None], np.finfo(float).tiny)
+    error = np.linalg.norm(np.sqrt(spread.sum(0) + 1) * scale)
+    return float(error / np.linalg.norm(a @ rest * scale))
 
 
 # Step 1: a corner ------------------------------------------------------------------------------------------
@@ -224,10 +345,18 @@ def lowest(directions: Array, weight: Array, aim: Array) -> Array | None:
 
 @lru_cache(maxsize=1)
 def has_cone(space: Space) -> bool:
-    """Whether the span has a vector without negative values. Few inputs are enough to say that it has none."""
+    """Whether the span has a vector without negative values where columns may not be real.
+
+    A few of these columns are enough to say that it has none.
+    """
+    parts = (part for part in peaked_parts(space) if part.values.shape[1] > ENOUGH_COLUMNS * space.n)
+    return _has_cone(space) or any(map(_has_cone, parts))
+
+
+def _has_cone(space: Space) -> bool:
     random = np.random.default_rng(0)
-    d = space.directions.shape[1]
-    some = space.directions[:, random.permutation(d)[: ENOUGH_COLUMNS * space.n]]
+    columns = random.permutation(space.directions.shape[1])[: ENOUGH_COLUMNS * space.n]
+    some = space.directions[:, columns]
     return lowest(some, np.ones(some.shape[1]), some.sum(1)) is not None
 
 
@@ -262,13 +391,13 @@ def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
 def snap(space: Space, c: Array) -> Array:
     """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole."""
     values = np.abs(c @ space.directions)
-    a = c / space.sigma
+    a = c @ space.whitening
     for rough in (*ROUGH, None, None):
         zero = vanishing(space, a) if rough is None else values < rough * values.mean()
         if zero.sum() < space.n - 1:
             break
         a = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)[1][:, 0]
-        values = np.abs((a * space.sigma) @ space.directions)
+        values = np.abs(a @ space.colouring @ space.directions)
     return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
 
 
@@ -283,8 +412,12 @@ def vanishing(space: Space, a: Array) -> Flags:
 def is_proven(space: Space, a: Array) -> bool:
     """Whether it is a corner with many more zeros than any has, each of which follows from the others."""
     zero = vanishing(space, a)
-    many = zero.sum() >= max(CLEARLY_MORE * space.n, space.n + MORE)
+    many = zero.sum() >= enough_zeros(space.n)
     return bool(many) and is_corner(space, a) and leverage(space, zero) < ALONE
+
+
+def enough_zeros(n: int) -> float:
+    return max(CLEARLY_MORE * n, n + MORE)
 
 
 def is_corner(space: Space, a: Array) -> bool:
@@ -316,19 +449,52 @@ def leverage(space: Space, zero: Flags) -> float:
     return float(np.square(rows).sum(0).max())
 
 
-def stand_alone(x: Array) -> Flags:
-    """Which corners have no rival that vanishes as often, nor are broken numbers where most are whole: (k,).
+def stand_alone(x: Array, clear: Flags) -> Flags:
+    """Which corners have no rival that vanishes as often, and are whole where some are, or else clear: (k,).
 
     Where two samples are alike, their difference is nearly zero, and a third plus that difference is a corner too.
     Where values are equal, as counts are, many then vanish at once, and zeros alone cannot tell which one is the
     sample. So from each corner the way along such differences is gone, both ways, until the next value vanishes.
+    What stands there may be a sample, and any of the three corners that lead there may be none.
     """
-    whole = are_whole(x)[:, 0]
-    alone = whole if whole.mean() > MOSTLY else np.ones(len(x), bool)
-    pairs = alike_pairs(x)
-    ways = x[pairs[:, 0]] - x[pairs[:, 1]]
-    rivals = [most_zeros(each, ways[(pairs != i).all(1)]) for i, each in enumerate(x)]
-    return alone & (np.array(rivals) < (x == 0).sum(1))
+    whole = are_whole(x[:, often_zero(x)])[:, 0]
+    alone = whole if whole.mean() > SOME else clear
+    pairs, zeros = alike_pairs(x), (x == 0).sum(1)
+    ways, beaten = x[pairs[:, 0]] - x[pairs[:, 1]], np.zeros(len(x), bool)
+    for i, each in enumerate(x):
+        others = (pairs != i).all(1)
+        rivals = most_zeros(each, ways[others])
+        for members in (np.full(len(rivals), i), *pairs[others].T):
+            beaten[members[rivals >= zeros[members]]] = True
+    return alone & ~beaten
+
+
+def often_zero(x: Array) -> Flags:
+    """The columns that vanish in some of the corners: what never does may be real, and no whole number."""
+    often: Flags = (x == 0).mean(0) >= SELDOM
+    return often if often.any() else ~often
+
+
+def are_clear(space: Space, corners: Array) -> Flags:
+    """Which corners no other vector comes near to: the next best one is not zero at several of their zeros."""
+    return np.array([margin(space, a) >= MARGIN for a in corners], bool)
+
+
+def margin(space: Space, a: Array) -> int:
+    """At how many zeros of this corner the vector is not zero that vanishes at most others, by reweighting."""
+    zero = vanishing(space, a)
+    if not zero.any():
+        return 0
+    rows, fewest = space.values[:, zero], int(zero.sum())
+    unit = rows / np.linalg.norm(rows, axis=0)
+    for first in range(1, min(RIVAL_STARTS, space.n - 1) + 1):
+        weight, which = np.ones(unit.shape[1]), first
+        for eps in RIVAL_WIDTHS:
+            rival = np.linalg.eigh((unit * weight) @ unit.T)[1][:, which]
+            size, which = np.abs(rival @ unit), 1
+            weight = 1 / (np.square(size / np.sqrt(np.square(size).mean())) + eps**2)
+        fewest = min(fewest, int((np.abs(rival @ rows) > NOISE).sum()))
+    return fewest
 
 
 def alike_pairs(x: Array) -> NDArray[np.intp]:
@@ -339,14 +505,15 @@ def alike_pairs(x: Array) -> NDArray[np.intp]:
     return np.array(sorted(pairs), dtype=np.intp).reshape(-1, 2)
 
 
-def most_zeros(x: Array, ways: Array) -> int:
-    """The most zeros of x ± t · way, where t is as large as it can be without a value below zero."""
-    most = 0
+def most_zeros(x: Array, ways: Array) -> NDArray[np.intp]:
+    """The most zeros of x ± t · way for each way, where t is as large as it can be without a value below zero."""
+    most = np.zeros(len(ways), np.intp)
     for sign in (1, -1):
         with np.errstate(divide="ignore", invalid="ignore"):
             far = np.where(sign * ways < -TINY, x / (-sign * ways), np.inf).min(1)
-        moving = ways[(far > TINY) & np.isfinite(far)] * sign * far[(far > TINY) & np.isfinite(far), None]
-        most = max(most, int((np.abs(x + moving) < WHOLE * x.max()).sum(1).max(initial=0)))
+        moves = (far > TINY) & np.isfinite(far)
+        there = x + ways[moves] * sign * far[moves, None]
+        most[moves] = np.maximum(most[moves], (np.abs(there) < WHOLE * x.max()).sum(1))
     return most
 
 
@@ -388,12 +555,11 @@ def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
     Directions of inputs that few samples use are alike in few ways: their cosines with the others are peaked. A
     corner with a value at such a direction is none of the known ones, for they have none there.
     """
-    basis = np.linalg.qr((known * space.sigma).T)[0]
+    basis = np.linalg.qr((known @ space.colouring).T)[0]
     left = space.directions - basis @ (basis.T @ space.directions)
     size = np.linalg.norm(left, axis=0)
     unit = left / np.maximum(size, np.finfo(float).tiny)
-    some = unit[:, :: max(1, unit.shape[1] ** 2 // MOST_COSINES)]
-    rare = np.square(np.square(unit.T @ some)).sum(1)
+    rare = peakedness(unit)
     rare[size < CLEAR] = -1
     rare[list(tried)] -= rare.max() + 1 if len(tried) < len(rare) else 0
     best = int(rare.argmax())
@@ -402,7 +568,7 @@ def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
 
 def cosines(space: Space, known: Array, a: Array) -> Array:
     """Of a corner with the known ones, as their directions c."""
-    known, c = known * space.sigma, a * space.sigma
+    known, c = known @ space.colouring, a @ space.colouring
     cosines: Array = np.abs(known @ c) / np.linalg.norm(known, axis=1) / np.linalg.norm(c)
     return cosines
 
@@ -429,10 +595,10 @@ def is_plausible(space: Space, a: Array) -> bool:
 # The samples -----------------------------------------------------------------------------------------------
 
 
-def _parts(mixtures: Mixtures, space: Space, corners: Array, proven: Flags) -> list[Part]:
+def _parts(mixtures: Mixtures, x: Array, proven: Flags) -> list[Part]:
     """First what is proven, then the other corners."""
-    kinds = (("cone: proven", corners[proven], True), ("cone: corner, not proven", corners[~proven], False))
-    return [_part(mixtures, name, to_scale(space, some), sure) for name, some, sure in kinds if len(some)]
+    kinds = (("cone: proven", x[proven], True), ("cone: corner, not proven", x[~proven], False))
+    return [_part(mixtures, name, some, sure) for name, some, sure in kinds if len(some)]
 
 
 def _part(mixtures: Mixtures, name: str, x: Array, proven: bool) -> Part:
@@ -442,19 +608,40 @@ def _part(mixtures: Mixtures, name: str, x: Array, proven: bool) -> Part:
     return Part(name, mixtures.inputs(maps).cpu(), label.cpu(), proven=sure, confidence=sure.float())
 
 
+def samples(whole: Space, space: Space, corners: Array) -> Array:
+    """The inputs (k, d) of corners: to scale, and with the columns that `space` leaves out."""
+    x, rest = to_scale(space, corners), whole.live & ~space.live
+    values = (whole.sample(corners) / scales(space, corners))[:, rest]
+    whole_numbers = (np.abs(values - values.round()) < WHOLE).all(
+        0
+    )  # in all samples, as a word that nearly all have
+    x[:, rest] = np.where(whole_numbers, values.round(), values)
+    return x
+
+
 def to_scale(space: Space, corners: Array) -> Array:
-    """The inputs (k, d) of corners: zeros exactly zero, the bias 1, whole numbers whole.
+    """The inputs (k, d) of corners: zeros exactly zero, the bias 1, whole numbers whole."""
+    x = _with_zeros(space, corners) / scales(space, corners)
+    return np.where(are_whole(x), x.round(), x)
+
+
+def scales(space: Space, corners: Array) -> Array:
+    """What to divide corners by, (k, 1), so that their bias is 1.
 
     Without a bias the smallest value is taken for 1 where all others are multiples of it, else the largest is 1.
     """
+    if space.bias is not None:
+        by_bias: Array = (corners @ space.bias)[:, None]
+        return by_bias
+    x = _with_zeros(space, corners)
+    least = np.where(x > 0, x, np.inf).min(1, keepdims=True)
+    return np.where(are_whole(x / least), least, x.max(1, keepdims=True))
+
+
+def _with_zeros(space: Space, corners: Array) -> Array:
     x = space.sample(corners)
     x[:, space.live] *= ~np.stack([vanishing(space, a) for a in corners])
-    if space.bias is None:
-        least = np.where(x > 0, x, np.inf).min(1, keepdims=True)
-        x = x / np.where(are_whole(x / least), least, x.max(1, keepdims=True))
-    else:
-        x = x / (corners @ space.bias)[:, None]
-    return np.where(are_whole(x), x.round(), x)
+    return x
 
 
 def are_whole(x: Array) -> Flags:
