@@ -152,8 +152,8 @@ def obstacle(mixtures: Mixtures) -> str | None:
         return "the spectrum of the first layer has no visible end: a base, or `unfit start`, may give it one"
     if not has_cone(space):
         return (
-            "the samples have no cone: mixtures of them are negative somewhere, as those of centred or standardised "
-            "inputs are, whose zeros have become a constant for each column"
+            "the samples have no cone: mixtures of them are negative somewhere, as those of centred or "
+            "standardised inputs are, whose zeros have become a constant for each column"
         )
     return None
 
