@@ -182,8 +182,7 @@ class Space:
     @cached_property
     def colouring(self) -> Array:
         """(n, n): from coordinates a back to c."""
-        colouring: Array = np.linalg.inv(self.whitening)
-        return colouring
+        return np.asarray(np.linalg.inv(self.whitening), np.float64)
 
     @cached_property
     def directions(self) -> Array:

@@ -62,6 +62,8 @@ def show_audit(record: Record) -> list[Part]:
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
     for i, reason in enumerate(record.reasons):
         yield "" if i else "why", reason
+    for i, step in enumerate(record.next_steps):
+        yield "" if i else "what next", step
     if not any(ATTACKERS[record.attacker] in reason for reason in record.reasons):
         yield "attacker", ATTACKERS[record.attacker]
     yield "policy", record.policy.rule
