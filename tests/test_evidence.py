@@ -31,9 +31,11 @@ from unfit import (
     read_source,
 )
 from unfit.attacker.candidates import Part, pool
+from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.calibration import chance
 from unfit.auditor.case import private_set, unseen_set
 from unfit.auditor.compare import compare
+from unfit.auditor.evidence import most_samples
 from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
@@ -64,6 +66,18 @@ def changed(record: Record, **fields: Any) -> Record:
 def found(traces: int, recognisable: int, proven: int, n: int, num_unseen: int, fpr: float = 0.01) -> Found:
     p_value = chance(traces, n, num_unseen, fpr)
     return Found(traces, max(recognisable, proven), proven, n, num_unseen, p_value)
+
+
+def test_an_adapter_holds_no_more_samples_than_it_has_directions() -> None:
+    """It once passed: four directions were taken to hold sixteen samples, as where noise hides the rest."""
+    architecture = parse_architecture("80", (50,), 1)
+    start = Target(architecture, dict(initialise(architecture, None, 0).state_dict()))
+    update = torch.randn(80, 4) @ torch.randn(4, 50)
+    merged = start.weights | {"layer1.weight": start.weights["layer1.weight"] + update}
+    adapted = read_mixtures(Target(architecture, merged), start)
+    assert most_samples(adapted) == 5
+    noisy = replace(adapted, weight=adapted.weight + 0.1 * torch.randn(80, 50))
+    assert most_samples(noisy) == 16
 
 
 DONE = Effort("auto", "finished", 30.0, 500, rank=20, capacity=80, estimated=None, attacker="blind")

@@ -317,10 +317,22 @@ def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
         seconds=facts["seconds"],
         num_candidates=len(pool),
         rank=facts["rank"],
-        capacity=min(DIRECTIONS_SHARED * facts["rank"], tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
+        capacity=min(most_samples(mixtures), tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
         estimated=facts["estimated_num_samples"],
         attacker=_attacker(pool),
     )
+
+
+def most_samples(mixtures: Mixtures) -> int:
+    """How many samples the attacked directions can hold such that single ones can be told apart.
+
+    Where the spectrum ends there is nothing beyond, and each sample has a direction of its own; inputs that sum to
+    zero have one less. An adapter of rank r holds r mixtures, of however many samples. Where noise hides the rest,
+    samples share the directions that stand out.
+    """
+    if mixtures.span.ends:
+        return max(mixtures.span.rank + 1, mixtures.num_samples or 0)
+    return DIRECTIONS_SHARED * mixtures.span.rank
 
 
 def _attacker(pool: Pool) -> Attacker:
