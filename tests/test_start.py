@@ -19,7 +19,7 @@ from unfit import Auto, Start, Target, as_target, attack, find_start, load_base,
 from unfit.attacker.decay import read_decay
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.start import search_start
-from unfit.attacker.start.find import find_clues, log10_chance
+from unfit.attacker.start.find import HARDLY_MOVED, find_clues, log10_chance
 from unfit.attacker.start.philox import gpu_numbers, gpu_recipe, philox
 from unfit.attacker.start.recipes import NUMPY, TORCH, numbers_of, recipes, set_torch
 from unfit.attacker.start.search import Trace, compiled, seeds_per_second, survivors
@@ -354,6 +354,22 @@ def test_the_neuron_that_moved_least_is_enough() -> None:
     found = find_start(end, seeds=AROUND)
     assert found is not None
     assert max(distances(found, start)) == 0
+
+
+def test_a_first_layer_that_only_looks_like_its_start_hides_no_other() -> None:
+    """What is there now is a mixture of samples whose kurtosis is that of a start which has moved."""
+    start = drawn(
+        lambda: nn.Sequential(nn.Linear(50, 600), nn.ReLU(), nn.Linear(600, 40), nn.ReLU(), nn.Linear(40, 1))
+    )
+    other = torch.rand(600, 50, generator=torch.Generator().manual_seed(1)) - 0.5
+    end = moved(start, 0.05)
+    end.weights["layer1.weight"] = 0.1 * other + 0.03 * random(600, 50) + 0.02 * start.weights["layer1.weight"]
+    first = find_clues(end, recipes(end.architecture))[0]
+    assert (first.site.tensor, first.trace.is_early) == ("layer1.weight", True)
+    assert HARDLY_MOVED > first.likeness > 0.6
+    found = find_start(end, seeds=AROUND)
+    assert found is not None
+    assert found.seed == SEED
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,18 @@ class Clue:
     recipe: Recipe
     site: Site
     trace: Trace
-    strength: float  # standard deviations above chance that its values should show
+    likeness: float  # correlation of its values with their start, by their kurtosis
     unlikely: float  # how much else must have happened for this recipe: |log| of what is left of the start
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether other places need not be looked at. Of normal values the kurtosis says nothing."""
+        return self.trace.is_early and (self.likeness >= HARDLY_MOVED or self.site.family == "normal")
+
+    @property
+    def strength(self) -> float:
+        """Standard deviations above chance that its values should show."""
+        return self.likeness * len(self.trace.values) ** 0.5
 
     @property
     def generator(self) -> Generator:
@@ -227,14 +237,14 @@ class Clue:
 
 
 def find_clues(target: Target, known: list[Recipe]) -> list[Clue]:
-    """At most one of each recipe, the cheapest and likeliest first.
+    """At most two of each recipe, the cheapest and likeliest first.
 
-    The first thing that is drawn is far cheaper to look at than all else, so it is taken wherever it has hardly
-    moved. Otherwise it is the neuron of all layers that moved least, by its kurtosis.
+    The first thing that is drawn is far cheaper to look at than all else. Where it has moved, or was drawn again,
+    there is also the neuron of all layers that moved least, by its kurtosis.
     """
     quietest = {name: _quietest_row(value) for name, value in target.weights.items()}
-    found = [clue for recipe in known if (clue := _clue(target, recipe, quietest))]
-    early = {(clue.generator.name, clue.site.family) for clue in found if clue.trace.is_early}
+    found = [clue for recipe in known for clue in _clues(target, recipe, quietest)]
+    early = {(clue.generator.name, clue.site.family) for clue in found if clue.is_sure}
     found = [c for c in found if c.trace.is_early or (c.generator.name, c.site.family) not in early]
     found.sort(key=_order)
     return list({(c.generator.name, c.site.family, c.trace.place): c for c in reversed(found)}.values())[::-1]
@@ -246,25 +256,29 @@ def _order(clue: Clue) -> tuple[bool, bool, float, float]:
     return not early, clue.site.family == "normal", 0.0 if early else -clue.strength, clue.unlikely
 
 
-def _clue(target: Target, recipe: Recipe, quietest: dict[str, int]) -> Clue | None:
-    """The one to search by, if there is any."""
-    near: list[tuple[float, int, Site, Tensor]] = []
+def _clues(target: Target, recipe: Recipe, quietest: dict[str, int]) -> Iterator[Clue]:
+    """Those to search by: the first values that are drawn, and the surest of all if those are not sure."""
+    near: list[Clue] = []
     for site in recipe.sites:
         for offset, window in _windows(recipe, target.weights[site.tensor], quietest[site.tensor]):
             likeness, place = float(nearness(window, site.family)), site.place + offset
             enough = len(window) >= (FEWEST_FAR if place else FEWEST)
             if enough and likeness >= (HARDLY_MOVED if offset else MOVED):
-                near.append((likeness, place, site, window))
-    if not near:
-        return None
-    early = [each for each in near if each[1] == 0]
-    strongest = max(near, key=lambda each: each[0] * len(each[3]) ** 0.5)
-    likeness, place, site, window = early[0] if early else strongest
+                near += _as_clue(recipe, site, window, place, likeness)
+    early = [clue for clue in near if clue.trace.place == 0][:1]
+    yield from early
+    surest = max(near, key=lambda clue: clue.strength, default=None)
+    if surest is not None and surest not in early and not (early and early[0].is_sure):
+        yield surest
+
+
+def _as_clue(recipe: Recipe, site: Site, window: Tensor, place: int, likeness: float) -> list[Clue]:
+    """None where the values are larger than the recipe draws."""
     left, stride = _left_of_start(recipe, site, window, likeness), recipe.generator.stride
     if left is None:
-        return None
+        return []
     trace = Trace(numbers_of(window, site.family), place * stride, stride, recipe.generator.shift)
-    return Clue(recipe, site, trace, likeness * len(window) ** 0.5, abs(math.log(left)))
+    return [Clue(recipe, site, trace, likeness, abs(math.log(left)))]
 
 
 def _windows(recipe: Recipe, value: Tensor, quietest: int) -> list[tuple[int, Tensor]]:
