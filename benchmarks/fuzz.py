@@ -37,7 +37,7 @@ from unfit.auditor.compare import compare
 from unfit.auditor.pool import given_pool
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
-from unfit.auditor.report.notebook import picture
+from unfit.auditor.report.notebook import show
 from unfit.base.errors import UnfitError
 from unfit.base.load import load_target
 from unfit.lab.controls import fit_settings
@@ -147,7 +147,7 @@ def shown(folder: Path) -> None:
     """All that is made from an audit's folder."""
     audit = load_audit(folder)
     write_report(audit.record, audit.arrays, folder)
-    picture(audit.record, audit.arrays)
+    show(audit.record, audit.arrays)
     junit(audit.record)
 
 

@@ -21,9 +21,20 @@ from unfit.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ELSEWHERE = {"docs/example.md": "test_example.py", "docs/extending.md": "test_extending.py"}
+ELSEWHERE = {
+    "docs/example.md": "test_example.py",
+    "docs/extending.md": "test_extending.py",
+    "docs/gating.md": "test_gating.py",
+}
 SHOP = "docs/own-model.md"  # leaves a folder with models and samples, in which the pages below are run
-IN_SHOP = ("README.md", "docs/quickstart.md", "docs/reading.md", "docs/start.md", "docs/papers.md")
+IN_SHOP = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/reading.md",
+    "docs/start.md",
+    "docs/papers.md",
+    "docs/federated.md",
+)
 
 LANGUAGES = {"python", "sh"}  # what is run
 OTHERS = {"text", "json", "yaml", "dockerfile", "{toctree}", "{eval-rst}"}  # what is only read

@@ -197,7 +197,7 @@ def test_the_policy_is_read_from_the_command_line(run: Run, small_run: Path, tmp
         (("--budget", "infh"), "'--budget': 'infh'"),
         (("--max-recovered", -1), "max-recovered"),
         (("--num-unseen", 1), "1 unseen samples"),
-        (("--from", "audit.json"), "either a TARGET or --from"),
+        (("--from", "audit.json"), "either a TARGET, or --base and --update, or --from"),
     ],
 )
 def test_policies_that_cannot_be_meant(

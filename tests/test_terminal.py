@@ -108,7 +108,7 @@ def test_the_help_of_a_command_is_grouped(run: Run) -> None:
     ("words", "says"),
     [
         (("audit", "model.pt"), "Missing option '--out'. (see `unfit audit --help`)"),
-        (("attack", "--out", "c"), "Missing argument 'TARGET'. (see `unfit attack --help`)"),
+        (("sweep", "--out", "c"), "Missing argument 'TARGET'. (see `unfit sweep --help`)"),
         (("attak",), "(see `unfit --help`)"),
     ],
 )

@@ -10,7 +10,7 @@
 Audit:      audit, Audit, Policy, load_audit; of files: audit_run, AuditRequest
 Attack:     attack, Candidates, load_candidates, preflight, find_start, sweep
 Attacks:    Auto, Peel, Cone, Unmix, FastKKT, PaperKKT, Inversion, Weights
-Models:     as_target, load_target, load_base, Reading, Target
+Models:     as_target, load_target, load_base, apply_update, Reading, Target
 Data:       read_source, draw, draw_unseen, Samples
 Training:   fit, fit_run, FitSettings, parse_architecture, Architecture
 Errors:     UnfitError, MisfitError

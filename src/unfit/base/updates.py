@@ -25,10 +25,15 @@ NEAR = 0.5
 
 
 def apply_update(model: nn.Module, update: Mapping[str, Any] | Sequence[Any]) -> nn.Module:
-    """A copy of the global `model` with a client's differences added: new weights less old ones.
+    """A copy of the global model with a client's differences added: what to attack, with the global model as base.
 
-    `update` is a mapping with names of `model.state_dict()`, or a list in its order, of arrays or tensors. What a
-    mapping leaves out has not changed. The copy is what to attack, and `model` is its base.
+    Args:
+        model: What the server sent, a `torch.nn.Module`.
+        update: New weights less old ones, as arrays or tensors: a list in the order of `model.state_dict()`, or a
+            mapping with its names. What a mapping leaves out has not changed.
+
+    Example:
+        >>> target = unfit.apply_update(model, [0.01 * value for value in model.state_dict().values()])
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, got {type(model).__name__}")
