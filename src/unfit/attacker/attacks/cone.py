@@ -491,7 +491,7 @@ def margin(space: Space, a: Array) -> int:
 
 def alike_pairs(x: Array) -> NDArray[np.intp]:
     """Each corner with those most like it: (p, 2)."""
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
     alike = np.argsort(-(unit @ unit.T - 2 * np.eye(len(x))), axis=1)[:, :ALIKE]
     pairs = {(min(i, j), max(i, j)) for i, row in enumerate(alike) for j in row if i != j}
     return np.array(sorted(pairs), dtype=np.intp).reshape(-1, 2)
