@@ -171,7 +171,17 @@ def test_a_text_plus_the_difference_of_two_alike_is_not_proven():
     assert not alone(texts)[2]
     ghost = texts[2] + (texts[1] - texts[0])
     assert not alone(np.vstack([texts[[0, 1]], texts[3:], ghost]))[-1]
-    assert not alone(np.vstack([texts[[0]], texts[2:], ghost]))[-1]
+
+
+def test_a_rival_casts_doubt_on_all_that_lead_to_it():
+    """The same with the second text never found: from the first, the way from third to ghost leads to it."""
+    texts = counts(40, np.random.default_rng(0))
+    texts[:, -2:] = 0
+    texts[1] = texts[0]
+    texts[:2, -2:] = np.eye(2)
+    texts[2, -2:] = 1, 0
+    ghost = texts[2] + (texts[1] - texts[0])
+    assert not alone(np.vstack([texts[[0]], texts[2:], ghost]))[[0, 1, -1]].any()
 
 
 def test_among_whole_numbers_a_broken_one_is_not_proven():

@@ -61,7 +61,7 @@ MORE = 20  # … and so many more than samples: of ten 0/1 columns a wrong corne
 SAME = 0.999  # cosine of two corners that are the same
 
 # Columns of any sign
-KEPT = (0.5, 0.7, 0.85, 0.95)  # shares of the columns: of those least likely to be real
+KEPT = (0.5, 0.7, 0.85, 0.92, 0.95)  # shares of the columns: of those least likely to be real
 EVEN_PASSES = 20  # of Tyler's fixed point; it hardly moves after ten
 PROBES, PROBE_AIMS = 10, 30  # corners that say which columns are real, and aims tried for them
 SELDOM = 0.1  # share of the samples that vanish in a column: in a real one hardly any does, by chance
@@ -243,23 +243,35 @@ def peakedness(directions: Array) -> Array:
 def sparse_likely(space: Space) -> Iterator[Space]:
     """Parts of the columns that may hold no real one, then all of them.
 
-    Columns that few samples use have peaked cosines; those that many use and that are never negative point in one
-    common direction. Real columns do neither.
+    Columns that few samples use have peaked cosines. Those that many use and that are never negative point in one
+    common direction, that of the bias if there is one. Real columns do neither.
     """
+    even, bias = evened(space)
     common = space.directions.T @ space.directions.sum(1)
-    for peaked, share in zip(peaked_parts(space), KEPT, strict=True):
-        yield from (peaked, space.only(common >= np.quantile(common, 1 - share)))
+    both = ranks(peakedness(even)) + (0 if bias is None else ranks(bias @ even))
+    for share in KEPT:
+        yield from (space.only(likely >= np.quantile(likely, 1 - share)) for likely in (both, common))
     yield space
 
 
 def peaked_parts(space: Space) -> Iterator[Space]:
-    """The columns with the most peaked cosines, where no direction is preferred, whatever a column's units."""
-    even = space.values
-    for _ in range(EVEN_PASSES):
-        even = whitening_of(even) @ even
-        even = even / np.linalg.norm(even, axis=0)
-    peaked = peakedness(even)
+    """The columns with the most peaked cosines."""
+    peaked = peakedness(evened(space)[0])
     yield from (space.only(peaked >= np.quantile(peaked, 1 - share)) for share in KEPT)
+
+
+def evened(space: Space) -> tuple[Array, Array | None]:
+    """Unit directions where no direction is preferred, whatever a column's units (Tyler); and the bias there."""
+    even, bias = space.values, space.bias
+    for _ in range(EVEN_PASSES):
+        whitening = whitening_of(even)
+        even, bias = whitening @ even, None if bias is None else whitening @ bias
+        even = even / np.linalg.norm(even, axis=0)
+    return even, bias
+
+
+def ranks(values: Array) -> NDArray[np.intp]:
+    return values.argsort().argsort()
 
 
 def whitening_of(columns: Array) -> Array:
@@ -286,8 +298,8 @@ def are_real(space: Space, corners: Array) -> Flags:
     Once there are such columns, those that never vanish do not count either, whatever their sign. A column that
     does vanish is never real: that a corner is negative there speaks against the corner.
     """
-    values = corners @ space.values
-    seldom = (np.abs(values) < NOISE * np.linalg.norm(corners, axis=1)[:, None]).mean(0) < SELDOM
+    values = corners @ space.values / np.linalg.norm(corners, axis=1)[:, None]
+    seldom = (np.abs(values) < NOISE).mean(0) < SELDOM
     real: Flags = seldom & (values < -NOISE).any(0)
     return seldom if real.any() else real
 
@@ -498,7 +510,7 @@ def margin(space: Space, a: Array) -> int:
 
 def alike_pairs(x: Array) -> NDArray[np.intp]:
     """Each corner with those most like it: (p, 2)."""
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
     alike = np.argsort(-(unit @ unit.T - 2 * np.eye(len(x))), axis=1)[:, :ALIKE]
     pairs = {(min(i, j), max(i, j)) for i, row in enumerate(alike) for j in row if i != j}
     return np.array(sorted(pairs), dtype=np.intp).reshape(-1, 2)
