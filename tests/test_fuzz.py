@@ -17,8 +17,8 @@ from unfit import Audit, UnfitError, attack
 from unfit.attacker.candidates import load_candidates, save_candidates
 from unfit.attacker.preflight import preflight_file
 from unfit.auditor.audit import load_record
+from unfit.auditor.report import notebook
 from unfit.auditor.report.junit import junit
-from unfit.auditor.report.notebook import show
 from unfit.auditor.report.terminal import show
 from unfit.base.load import load_target
 from unfit.cli import _Printer
@@ -96,7 +96,9 @@ def test_names_are_text_in_a_notebook(face_audit: Audit, face_run: Path) -> None
     hostile = replace(made, attack=made.attack | {"method": HOSTILE})
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()
-    assert "<script>" not in show(face_audit.record.model_copy(update={"reasons": [HOSTILE]}), face_audit.arrays)
+    assert "<script>" not in notebook.show(
+        face_audit.record.model_copy(update={"reasons": [HOSTILE]}), face_audit.arrays
+    )
 
 
 def test_junit_is_xml_whatever_the_names_are(face_audit: Audit) -> None:
