@@ -289,7 +289,7 @@ def test_without_labels_an_audit_runs_and_says_what_it_did_not_check(of_three: n
     assert result.verdict == "inconclusive"
     assert any(reason.startswith("the samples have no labels") for reason in result.record.reasons)
     assert result.record.class_names == ["all"]
-    assert "the samples have no labels" in result.to_html()
+    assert "The samples have no labels" in result.to_html()
     phi = outputs(of_three, X[:N])
     assert torch.allclose(result.arrays["output"], phi.amax(1), atol=1e-5)
 

@@ -46,6 +46,7 @@ def test_the_examples_run(
         "y_test": others.y,
         "candidates": unfit.attack(model, "weights"),
         "audit": face_audit,
+        "global_model": torch.nn.Linear(3, 2),
     }
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(optionflags=SHOWN)
     order = sorted(

@@ -33,7 +33,8 @@ def apply_update(model: nn.Module, update: Mapping[str, Any] | Sequence[Any]) ->
             mapping with its names. What a mapping leaves out has not changed.
 
     Example:
-        >>> target = unfit.apply_update(model, [0.01 * value for value in model.state_dict().values()])
+        >>> differences = [0.01 * value for value in global_model.state_dict().values()]
+        >>> target = unfit.apply_update(global_model, differences)
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, got {type(model).__name__}")
