@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.auto import Auto
-from unfit.attacker.attacks.cone import Cone, Space, are_real, is_proven, read_space, sparse_part, stand_alone
+from unfit.attacker.attacks.cone import (
+    Cone,
+    Space,
+    are_real,
+    is_proven,
+    may_be_sample,
+    read_space,
+    sparse_part,
+    stand_alone,
+)
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.mixtures import read_mixtures
 from unfit.base.errors import NotApplicableError
@@ -188,6 +197,16 @@ def test_among_whole_numbers_a_broken_one_is_not_proven():
     texts = counts(12, np.random.default_rng(0))
     texts[0] *= 0.7
     assert alone(texts).tolist() == [False] + 11 * [True]
+
+
+@pytest.mark.parametrize(("size", "is_sample"), [(1.0, True), (0.01, True), (1e-5, False)])
+def test_a_vector_of_rounding_errors_is_no_sample(size, is_sample):
+    """Centred samples add up to one: nearly nothing at all inputs, but with a bias."""
+    x = features(10, np.random.default_rng(0))
+    x[0] *= size
+    live = np.ones(x.shape[1], bool)
+    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), live)
+    assert may_be_sample(space, np.eye(10)[0]) == is_sample
 
 
 def test_without_a_visible_end_it_does_not_apply():

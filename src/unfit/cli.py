@@ -249,7 +249,7 @@ class BudgetOptions(AttackOptions):
     budget: Annotated[
         float | None,
         typer.Option(
-            parser=seconds, metavar="TIME", help="auto, peel: such as `60s` or `10m`; default: until all is done."
+            parser=seconds, metavar="TIME", help="Time for all of it, such as `60s`, `10m`; default: as it takes."
         ),
     ] = None
 

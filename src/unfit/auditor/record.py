@@ -190,7 +190,7 @@ class Record(Strict):
     schema_version: Literal[4]
     verdict: Verdict
     reasons: list[str]
-    next_steps: list[str] = Field(default_factory=list)  # what to do about an inconclusive audit
+    next_steps: list[str] = Field(default_factory=list)  # what to do about a leak or an inconclusive audit
     attacker: Attacker
     policy: Policy
     num_samples: int

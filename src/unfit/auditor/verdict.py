@@ -29,6 +29,7 @@ KNOW_THE_START = (
     "`unfit start`: with these an attack sees far more"
 )
 ASK_THE_ORACLE = "go by the oracle: no attack here tells so many samples apart"
+DEFEND = "do not publish these weights; docs/defences.md says what protects the next ones, and what it costs"
 KEEP_IT = "treat the model as one that leaks: it holds these samples, and a better attack may come"
 OTHER_ATTACK = "ask `unfit preflight` which attacks apply, and to which layer (--method, --layer, --base)"
 MORE_TIME = "give the attack more time (--budget), or leave the limit out"
@@ -98,9 +99,9 @@ def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[
 
 
 def next_steps(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
-    """What to do about an inconclusive audit, each step once; nothing where the audit is conclusive."""
+    """What to do about a leak or an inconclusive audit, each step once; nothing after a pass."""
     if _leaks(found, sight, policy):
-        return []
+        return [DEFEND]
     return list(dict.fromkeys(doubt.step for doubt in _doubts(found, effort, sight, policy)))
 
 

@@ -58,6 +58,7 @@ ALONE = 0.9  # leverage of a zero that the other zeros do not imply: 1 in wrong 
 APART = 10.0  # how much worse the next vector must vanish on the same inputs, or the zeros fit several vectors
 CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1.05 …
 MORE = 20  # … and so many more than samples: of ten 0/1 columns a wrong corner vanishes on a few by chance
+SMALLEST = 1e-3  # of the usual size of a sample: centred ones add up to a vector of rounding errors, with a bias
 SAME = 0.999  # cosine of two corners that are the same
 
 # Columns of any sign
@@ -190,6 +191,12 @@ class Space:
         white = self.whitening @ self.values
         directions: Array = white / np.linalg.norm(white, axis=0)
         return directions
+
+    @cached_property
+    def usual_size(self) -> float:
+        """Of a sample, by all of them together."""
+        assert self.bias is not None
+        return float(np.linalg.norm(self.values * self.scale) / np.linalg.norm(self.bias))
 
     def only(self, columns: Flags) -> Space:
         """The same span, seen at some of the live inputs alone."""
@@ -441,12 +448,15 @@ def is_corner(space: Space, a: Array) -> bool:
 
 
 def may_be_sample(space: Space, a: Array) -> bool:
-    """Whether it is never negative, clearly not zero elsewhere, and has a scale if there is a bias."""
+    """Whether it is never negative, clearly not zero elsewhere, and has a scale and a size if there is a bias."""
     values = a @ space.values
     others = values[~vanishing(space, a)]
     if not len(others) or values.min() < -NOISE or CLEAR * np.median(others) < NOISE:
         return False
-    return space.bias is None or float(a @ space.bias) > NOISE  # the difference of two samples has none
+    if space.bias is None:
+        return True
+    bias = float(a @ space.bias)  # the difference of two samples has none
+    return bias > NOISE and float(np.linalg.norm(values * space.scale)) > SMALLEST * bias * space.usual_size
 
 
 def leverage(space: Space, zero: Flags) -> float:

@@ -18,7 +18,8 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 LEVELS: dict[Verdict, str] = {"leak": "error", "inconclusive": "warning"}  # a pass is no finding
 NAMES: dict[Verdict, str] = {"leak": "TrainingSamplesLeak", "inconclusive": "AuditInconclusive"}
 HELP: dict[Verdict, str] = {
-    "leak": "Do not publish these weights. The audit's page shows what came back, and says who could get it.",
+    "leak": "Do not publish these weights. The audit's page shows what came back, and says who could get it; "
+    "docs/defences.md says what protects the next ones.",
     "inconclusive": "Read the reasons in the audit's page: more unseen samples, the weights that training started "
     "from, or a longer attack may decide it.",
 }
