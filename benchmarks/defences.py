@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from unfit import Auto, audit, draw, draw_unseen, read_source
 
 RUNS = Path("runs/defences")
-N, NUM_TEST = 100, 2000
+N, NUM_TEST = 50, 2000
 SEEDS_TRIED = 1 << 20
 SHIFT = 4  # pixels that augmentation moves a picture by, at most
 DELTA = 1e-3  # of differential privacy: below one over the number of samples
@@ -91,7 +91,7 @@ def shuffled(model: nn.Module) -> None:
 
 CASES = {
     "none": Defence("none"),
-    "early": Defence("stopped early, after 40 steps", steps=40),
+    "early": Defence("stopped early, after 40 of 400 steps", steps=40),
     "decay": Defence("weight decay 1e-2", steps=600, settings={"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-2}),
     "augment": Defence("augmentation: flips, shifts by up to 4 pixels", augment=True),
     "dropout": Defence("dropout of one half", dropout=0.5),
