@@ -102,12 +102,12 @@ def test_samples_of_another_net_are_not_recovered(face_run: Path) -> None:
 
 
 def test_start_weights_show_the_number_of_samples(tmp_path: Path) -> None:
-    fit_run(read_source("faces"), 40, tmp_path, FitSettings(init=None), arch="300-100")
+    fit_run(read_source("faces"), 20, tmp_path, FitSettings(init=None), arch="300-50")
     blind = audit_run(AuditRequest(target=tmp_path, attack=Auto(seeds=0)))
     known = audit_run(AuditRequest(target=tmp_path, base=tmp_path))
     assert (blind.record.attacker, known.record.attacker) == ("blind", "knows the start")
     assert blind.record.estimated_num_samples is None
-    assert known.record.estimated_num_samples == 40
+    assert known.record.estimated_num_samples == 20
     assert known.record.num_recovered > blind.record.num_recovered + 10
     found = audit_run(AuditRequest(target=tmp_path, attack=Auto(seeds=1000)))  # its seed is 0
     assert (found.record.attacker, found.record.num_proven) == ("found the start", known.record.num_proven)

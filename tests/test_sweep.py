@@ -44,7 +44,7 @@ def unfit(*arguments: str | Path | int) -> list[str]:
     return [sys.executable, "-m", "unfit", *map(str, arguments)]
 
 
-def wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = 180) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

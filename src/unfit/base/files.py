@@ -55,7 +55,7 @@ def new_folder(path: Path, force: bool, holds: Holds) -> Iterator[Path]:
     with _place_for(path.absolute(), force) as (path, partial, old):
         if os.path.lexists(path):
             _check_folder(path, holds)
-        partial.mkdir()
+        partial.mkdir(PRIVATE_FOLDER)
         yield partial
         drop_parts(partial)
         _make_private(partial)

@@ -38,7 +38,7 @@ def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
         os.ftruncate(lock, 0)
         os.write(lock, f"process {os.getpid()}".encode())
         _clear(place, path)  # what a process that was killed has left
-        (place / "new").mkdir()
+        (place / "new").mkdir(PRIVATE_FOLDER)
         yield place / "new" / path.name, _old(place)
     finally:
         _release(place, path)
