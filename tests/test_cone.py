@@ -23,6 +23,7 @@ from unfit.attacker.attacks.cone import (
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.mixtures import read_mixtures
 from unfit.base.errors import NotApplicableError
+from unfit.base.formats.layers import Affine
 from unfit.base.modules import as_base, as_target
 
 RIGHT = 1e-3  # relative distance from a training sample
@@ -68,13 +69,16 @@ NUM = 20
 
 
 @cache
-def trained(kind: str) -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
+def trained(kind: str, standardises: bool = False) -> tuple[nn.Sequential, nn.Module, Tensor, Tensor]:
     """A plain PyTorch loop: the model, what it was before, its samples, and as many that it never saw."""
     drawn = KINDS[kind](2 * NUM, np.random.default_rng(1))
     x, unseen = (torch.tensor(part, dtype=torch.float32) for part in (drawn[:NUM], drawn[NUM:]))
     y = torch.arange(NUM) % 2
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(x.shape[1], 120), nn.ReLU(), nn.Linear(120, 40), nn.ReLU(), nn.Linear(40, 1))
+    if standardises:
+        spread = x.std(0).where(x.std(0) > 0, 1.0)
+        model.insert(0, Affine(1 / spread, -x.mean(0) / spread))
     base = copy.deepcopy(model)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(150):
@@ -138,6 +142,39 @@ def test_nothing_is_proven_where_nothing_is_zero():
 def test_inputs_of_both_signs_have_no_cone(kind):
     with pytest.raises(NotApplicableError, match="no cone"):
         found(kind)
+
+
+@pytest.mark.parametrize("kind", ["records", "features", "mixed"])
+def test_what_a_model_standardises_itself_comes_back_as_it_enters_the_first_layer(kind):
+    model, base, x, unseen = trained(kind, standardises=True)
+    candidates = attack(model, Cone(), base)
+    proven = candidates.x[candidates.proven]
+    assert len(proven) >= 0.9 * NUM
+    assert distances(model[0](x), proven).max() < RIGHT
+    assert distances(proven, model[0](unseen)).min() > 0.1
+
+
+def test_what_was_standardised_before_has_no_cone():
+    model, base, _, _ = trained("features", standardises=True)
+    with pytest.raises(NotApplicableError, match="no cone"):
+        attack(model[1:], Cone(), base[1:])
+
+
+def test_a_pipeline_of_scikit_learn_gives_its_records_back():
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x = records(NUM, np.random.default_rng(1))
+    net = MLPClassifier(solver="sgd", learning_rate_init=0.05, max_iter=150, tol=0, alpha=0, random_state=42)
+    model = make_pipeline(StandardScaler(), net)
+    with pytest.warns(UserWarning, match="iterations"):
+        model.fit(x, np.arange(NUM) % 2)
+    candidates = attack(model, Auto())
+    proven = candidates[candidates.origin == candidates.origins.index("cone: proven")]
+    back = model[0].inverse_transform(proven.x.numpy())
+    assert len(back) >= 0.9 * NUM
+    assert set(map(tuple, back.round(3).tolist())) <= set(map(tuple, x.tolist()))
 
 
 def test_columns_of_any_sign_are_told_from_sparse_ones_and_come_back_with_them():

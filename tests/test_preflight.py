@@ -202,6 +202,20 @@ def test_crowded_samples_and_vectors_are_left_to_kkt() -> None:
     )  # so wide a span has vectors of one sign by chance
 
 
+@pytest.mark.parametrize(("d", "num", "said"), [(10, 40, True), (10, 4, False), (2, 40, False), (200, 300, False)])
+def test_more_samples_than_inputs_are_said_not_to_be_told_apart(d: int, num: int, said: bool) -> None:
+    """Not where fewer samples show, where kinks help, nor where training sets may well be smaller."""
+    random = torch.Generator().manual_seed(0)
+    base = untrained("100", (d,))
+    samples = torch.cat([torch.randn(num, d, generator=random), torch.ones(num, 1)], 1)
+    change = torch.randn(100, num, generator=random) @ samples
+    last = base.weights["layer2.weight"] + torch.randn(1, 100, generator=random)
+    changed = {"layer1.weight": base.weights["layer1.weight"] + change[:, :-1], "layer2.weight": last}
+    changed["layer1.bias"] = base.weights["layer1.bias"] + change[:, -1]
+    found = preflight(Target(base.architecture, base.weights | changed), base)
+    assert any("few inputs" in note for note in found.notes) == said
+
+
 def test_a_convolution_is_looked_through() -> None:
     found = preflight(untrained("conv(3,4)-50", (1, 10, 10)))
     assert [layer.shape for layer in found.layers] == [(4, 1, 3, 3), (50, 256), (1, 50)]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.attacks.peel import PROVABLE
 from unfit.attacker.invert import SLOWEST
+from unfit.attacker.kinks import MAX_INPUTS
 from unfit.attacker.method import Outlook
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.attacker.start.find import LIKELY, Search, forecast, search_start
@@ -31,6 +32,7 @@ EQUAL = 0.05  # relative difference of layer norms that are equal for all purpos
 SURE = 3.0  # standard deviations: a correlation of w neurons by chance has one of 1/√w
 TRAINED = 0.6  # correlation of a neuron's weights in and out that plain gradient steps leave
 A_MOMENT = 2.0  # seconds that the search with likely seeds may take, where there is no compiler
+FEW_INPUTS = 100  # values of a vector: training sets are seldom smaller (measured at 5, 10 and 30: docs/method.md)
 CROWDED = 1 / 3  # of all directions: more than a few hundred samples, or steps that are not sums of inputs
 
 
@@ -120,6 +122,7 @@ def preflight(
     notes = [
         _on_layer(target),
         _on_samples(mixtures),
+        _on_few_inputs(mixtures),
         _on_room(mixtures),
         _on_start(mixtures),
         _on_base(mixtures),
@@ -297,6 +300,17 @@ def _on_samples(mixtures: Mixtures) -> str:
     return (
         f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise, so about as "
         "many samples can be unmixed"
+    )
+
+
+def _on_few_inputs(mixtures: Mixtures) -> str | None:
+    """That no attack tells more samples than inputs apart, where there may be more and kinks do not help."""
+    d = mixtures.weight.shape[1]
+    if mixtures.num_samples is not None or len(mixtures.shape) > 1 or not MAX_INPUTS < d < FEW_INPUTS:
+        return None
+    return (
+        f"few inputs: {d} or more samples span all {d} of them, and then no attack here tells single ones apart; "
+        "that nothing comes back says little about such a model"
     )
 
 

@@ -6,13 +6,15 @@ does not matter how the model is written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 AT_ONCE = 256  # samples in one batch: the maps of a deep body take megabytes each
+AFFINE = 1e-9  # relative difference, in double precision, from values that are scaled and moved one by one
 
 
 class _ReachedError(Exception):
@@ -44,6 +46,19 @@ class Whole:
     @cached_property
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
+
+    @cached_property
+    def scaling(self) -> tuple[Tensor, Tensor] | None:
+        """Scale and shift (d,), float64, where the prefix does no more than normalise each value of a sample."""
+        if not self.has_prefix or self.feature_shape != self.input_shape:
+            return None
+        probe = torch.randn(self.input_shape, generator=torch.Generator().manual_seed(0)).double()
+        x = torch.stack([torch.zeros_like(probe), torch.ones_like(probe), probe])
+        exact = replace(self, module=copy.deepcopy(self.module).double())
+        shift, one, at_probe = exact.features(x).flatten(1)
+        scale = one - shift
+        fits = torch.allclose(scale * probe.flatten() + shift, at_probe, AFFINE, AFFINE)
+        return (scale, shift) if fits and bool(scale.all()) else None
 
     def call(self, x: Tensor) -> Tensor:
         """Samples to outputs (n, k)."""

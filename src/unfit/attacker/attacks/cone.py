@@ -7,7 +7,8 @@ off, so that each program finds another. A wrong corner of an n-dimensional span
 make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
 proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. Real columns
 beside such ones take no part in this: the zeros of the others say how a sample is mixed, and its values in all
-columns follow. The numbered steps are those of docs/method.md.
+columns follow. Where the model normalises its inputs itself, that is undone first. The numbered steps are those of
+docs/method.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from scipy.optimize import linprog
+from torch import Tensor
 
 from unfit.attacker.attacks.peel import HARD
 from unfit.attacker.candidates import Candidates, Part
@@ -128,7 +130,8 @@ class Cone(Method):
         space = whole.only(~are_real(whole, corners))
         proven = np.array([is_proven(space, a) and rest_error(whole, space, a) < EXACT for a in corners], bool)
         proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
-        return _parts(mixtures, samples(whole, space, corners), proven), int(proven.sum()) == space.n
+        x = whole.normalised(samples(whole, space, corners))
+        return _parts(mixtures, x, proven), int(proven.sum()) == space.n
 
     def outlook(self, mixtures: Mixtures) -> Outlook:
         if why := obstacle(mixtures):
@@ -170,6 +173,7 @@ class Space:
     scale: Array  # (live,): the noise of each input, in units of the bias's noise if there is one
     bias: Array | None  # (n,): UᵀΔb1 in units of its noise; every sample has the same
     live: Flags  # (d,): the inputs that some sample used
+    scaling: tuple[Array, Array] | None = None  # scale and shift (d,): what the model does to its inputs first
 
     @property
     def n(self) -> int:
@@ -204,6 +208,10 @@ class Space:
         live[live] = columns
         return replace(self, values=self.values[:, columns], scale=self.scale[columns], live=live)
 
+    def normalised(self, x: Array) -> Array:
+        """From inputs of the model to those of its first layer."""
+        return x if self.scaling is None else x * self.scaling[0] + self.scaling[1]
+
     def sample(self, corners: Array) -> Array:
         """The inputs (k, d) of corners in the coordinates of `values`."""
         x = np.zeros((len(corners), len(self.live)))
@@ -213,18 +221,28 @@ class Space:
 
 @lru_cache(maxsize=1)  # preflight, `auto` and the attack ask for it in turn
 def read_space(mixtures: Mixtures) -> Space | None:
-    """None where the span is not known: a convolution, or a spectrum without an end."""
+    """None where the span is not known: a convolution, or a spectrum without an end.
+
+    A normalisation inside the model is undone where its inputs then have a cone.
+    """
     if mixtures.conv is not None or not mixtures.span.ends:
         return None
-    columns = [mixtures.weight] if mixtures.bias is None else [mixtures.weight, mixtures.bias[:, None]]
-    change = torch.cat(columns, 1).double()
-    n = visible_rank(change)
+    weight, bias = mixtures.weight.double().cpu(), mixtures.bias
+    if bias is None:
+        return _space(weight, has_bias=False)
+    bias = bias.double().cpu()[:, None]
+    if mixtures.target.whole is not None and (scaling := mixtures.target.whole.scaling):
+        scale, shift = scaling
+        raw = _space(torch.cat([(weight - bias * shift) / scale, bias], 1), has_bias=True)
+        if raw is not None and has_cone(raw):
+            return replace(raw, scaling=(scale.numpy(), shift.numpy()))
+    return _space(torch.cat([weight, bias], 1), has_bias=True)
+
+
+def _space(rows: Tensor, has_bias: bool) -> Space | None:
+    change, n = rows.numpy(), visible_rank(rows)
     if not 1 < n < len(change):
         return None
-    return _space(change.cpu().numpy(), n, mixtures.bias is not None)
-
-
-def _space(change: Array, n: int, has_bias: bool) -> Space:
     basis = np.linalg.eigh(change @ change.T)[1][:, -n:]
     values = basis.T @ change
     rest = np.linalg.norm(change - basis @ values, axis=0) / np.sqrt(len(change) - n)
