@@ -64,7 +64,13 @@ def positive(num: int, random: np.random.Generator) -> np.ndarray:
     return random.random(size=(num, 150)) + 0.1
 
 
-KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive)}
+def centred(num: int, random: np.random.Generator) -> np.ndarray:
+    """Features less the mean of those that are trained on: they add up to nothing, up to rounding."""
+    drawn = features(num, random)
+    return drawn - drawn[: num // 2].mean(0)
+
+
+KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive, centred)}
 NUM = 20
 
 
@@ -244,6 +250,12 @@ def test_a_vector_of_rounding_errors_is_no_sample(size, is_sample):
     live = np.ones(x.shape[1], bool)
     space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), live)
     assert may_be_sample(space, np.eye(10)[0]) == is_sample
+
+
+def test_centred_samples_have_no_cone():
+    model, base, _, _ = trained("centred")
+    with pytest.raises(NotApplicableError, match="no cone"):
+        attack(model, Cone(), base)
 
 
 def test_without_a_visible_end_it_does_not_apply():

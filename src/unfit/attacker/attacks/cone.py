@@ -385,8 +385,19 @@ def has_cone(space: Space) -> bool:
 
     A few of these columns are enough to say that it has none.
     """
+    if is_centred(space):
+        return False
     parts = (part for part in peaked_parts(space) if part.values.shape[1] > ENOUGH_COLUMNS * space.n)
     return _has_cone(space) or any(map(_has_cone, parts))
+
+
+def is_centred(space: Space) -> bool:
+    """Whether the samples add up to nothing: then their zeros are constants, and that sum would be a corner."""
+    if space.bias is None:
+        return False
+    x = space.values * space.scale
+    a = np.linalg.eigh(x @ x.T)[1][:, 0]
+    return float(np.linalg.norm(a @ x)) < SMALLEST * abs(float(a @ space.bias)) * space.usual_size
 
 
 def _has_cone(space: Space) -> bool:
