@@ -14,6 +14,8 @@ from unfit.attacker.attacks.cone import (
     Cone,
     Space,
     are_real,
+    has_cone,
+    is_centred,
     is_proven,
     may_be_sample,
     read_space,
