@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit import Auto, audit, draw, draw_unseen, read_source
+from unfit import Auto, MisfitError, audit, draw, draw_unseen, read_source
 
 RUNS = Path("runs/defences")
 N, NUM_TEST = 50, 2000
@@ -179,12 +179,17 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     with torch.no_grad():
         right = (model(test.x - members.mean)[:, 0] > 0).long() == test.y
     private, control = (x, members.y), (unseen, others.y)
-    record = audit(model, private, control, attack=Auto(seeds=SEEDS_TRIED)).record
+    told = {"n": case.n, "accuracy": float(right.double().mean())}
+    try:
+        record = audit(model, private, control, attack=Auto(seeds=SEEDS_TRIED)).record
+    except MisfitError:  # the defence has left nothing of what the model knew
+        nothing = dict.fromkeys(("num_recovered", "num_recognisable", "num_exact", "on_unseen"), 0)
+        return told | nothing | {"start_found": False, "verdict": "refused: it no longer knows its samples"}
     found = {key: getattr(record, key) for key in ("num_recovered", "num_recognisable", "verdict")}
     found["num_exact"] = sum(sample.grade == "exact" for sample in record.samples)
     start = record.start is not None and record.start.found
     on_unseen = {"on_unseen": record.num_recognisable_unseen}
-    return {"n": case.n, "accuracy": float(right.double().mean()), "start_found": start} | found | on_unseen
+    return told | {"start_found": start} | found | on_unseen
 
 
 def row(words: str, runs: list[dict[str, Any]]) -> str:
