@@ -47,11 +47,11 @@ class Defence:
 
 
 def noisy(share: float) -> Change:
-    """Noise on all weights, as large as this share of their own spread in each tensor."""
+    """Noise on all weights, as large as this share of their root mean square in each tensor."""
 
     def change(model: nn.Module) -> None:
         for value in model.parameters():
-            value.data += share * value.data.std() * torch.randn_like(value)
+            value.data += share * value.data.square().mean().sqrt() * torch.randn_like(value)
 
     return change
 
