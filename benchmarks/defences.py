@@ -29,6 +29,7 @@ N, NUM_TEST = 50, 2000
 SEEDS_TRIED = 1 << 20
 SHIFT = 4  # pixels that augmentation moves a picture by, at most
 DELTA = 1e-3  # of differential privacy: below one over the number of samples
+LABEL = 0.5  # per cent of accuracy that a label of the figure takes
 Change = Callable[[nn.Module], None]
 
 
@@ -196,10 +197,14 @@ def row(words: str, runs: list[dict[str, Any]]) -> str:
     def listed(key: str) -> str:
         return ", ".join(str(run[key]) for run in runs)
 
-    accuracy = f"{np.mean([run['accuracy'] for run in runs]):.1%}"
+    accuracy = f"{accuracy_of(runs):.1f}%"
     start = f"{sum(run['start_found'] for run in runs)} of {len(runs)}"
     shown = f"{listed('num_recognisable')} of {runs[0]['n']} ({listed('on_unseen')})"
     return f"| {words} | {accuracy} | {start} | {shown} | {listed('num_exact')} | {listed('verdict')} |"
+
+
+def accuracy_of(runs: list[dict[str, Any]]) -> float:
+    return float(100 * np.mean([run["accuracy"] for run in runs]))
 
 
 def stored(name: str) -> list[dict[str, Any]]:
@@ -210,14 +215,26 @@ def draw_figure(path: Path) -> None:
     """Accuracy against the share of samples that can be recognised; what is up and to the left is what one wants."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for name, case in CASES.items():
-        if runs := stored(name):
-            shares = [100 * run["num_recognisable"] / run["n"] for run in runs]
-            share, accuracy = np.mean(shares), 100 * np.mean([run["accuracy"] for run in runs])
-            axes.plot(share, accuracy, "o", color="tab:blue", markersize=5)
-            axes.annotate(case.words, (share, accuracy), (4, 3), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="samples that can be recognised (%)", ylabel="accuracy on other images (%)", xlim=(-4, 135))
+    points = [
+        (100 * np.mean([run["num_recognisable"] / run["n"] for run in runs]), accuracy_of(runs), case.words)
+        for name, case in CASES.items()
+        if (runs := stored(name))
+    ]
+    figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
+    height = {False: np.inf, True: np.inf}  # of the lowest label on the left and on the right
+    for share, accuracy, words in sorted(points, key=lambda point: -point[1]):
+        right = share > 50
+        height[right] = min(accuracy, height[right] - LABEL)
+        axes.plot(share, accuracy, "o", color="tab:blue", markersize=5)
+        axes.annotate(
+            words,
+            (share, accuracy),
+            (share + (-2 if right else 2), height[right]),
+            ha="right" if right else "left",
+            va="center",
+            fontsize=7,
+        )
+    axes.set(xlabel="samples that can be recognised (%)", ylabel="accuracy on other images (%)")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 
