@@ -196,11 +196,12 @@ class Space:
         directions: Array = white / np.linalg.norm(white, axis=0)
         return directions
 
-    @cached_property
-    def usual_size(self) -> float:
-        """Of a sample, by all of them together."""
+    def is_nothing(self, a: Array) -> bool:
+        """Whether this vector is far smaller than samples with its bias are."""
         assert self.bias is not None
-        return float(np.linalg.norm(self.values * self.scale) / np.linalg.norm(self.bias))
+        x = self.values * self.scale
+        size, usual = float(np.linalg.norm(a @ x)), float(np.linalg.norm(x))
+        return size * float(np.linalg.norm(self.bias)) < SMALLEST * usual * abs(float(a @ self.bias))
 
     def only(self, columns: Flags) -> Space:
         """The same span, seen at some of the live inputs alone."""
@@ -396,8 +397,7 @@ def is_centred(space: Space) -> bool:
     if space.bias is None:
         return False
     x = space.values * space.scale
-    a = np.linalg.eigh(x @ x.T)[1][:, 0]
-    return float(np.linalg.norm(a @ x)) < SMALLEST * abs(float(a @ space.bias)) * space.usual_size
+    return space.is_nothing(np.linalg.eigh(x @ x.T)[1][:, 0])
 
 
 def _has_cone(space: Space) -> bool:
@@ -484,8 +484,7 @@ def may_be_sample(space: Space, a: Array) -> bool:
         return False
     if space.bias is None:
         return True
-    bias = float(a @ space.bias)  # the difference of two samples has none
-    return bias > NOISE and float(np.linalg.norm(values * space.scale)) > SMALLEST * bias * space.usual_size
+    return float(a @ space.bias) > NOISE and not space.is_nothing(a)  # the difference of two samples has no bias
 
 
 def leverage(space: Space, zero: Flags) -> float:
