@@ -12,6 +12,8 @@ from pydantic import Field, model_validator
 
 from unfit.attacker.candidates import Candidates, Part, pool
 from unfit.attacker.mixtures import Mixtures
+from unfit.base.budget import is_over, limited
+from unfit.base.errors import NotApplicableError
 from unfit.base.files import Strict
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
@@ -103,6 +105,27 @@ class Method(Strict, ABC):
         plain = self.model_dump(mode="json", exclude={"method"})
         named = {"method": self.method} | ({"solver": plain.pop("solver")} if "solver" in plain else {})
         return {**named, "settings": plain, "seed": self.seed, "base": mixtures.start is not None}
+
+
+class Prover(Method):
+    """An attack that proves samples, with a budget; `auto` runs it until every sample is proven."""
+
+    @abstractmethod
+    def obstacle(self, mixtures: Mixtures) -> str | None:
+        """Why nothing can be proven; None if something may be."""
+
+    @abstractmethod
+    def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
+        """What is proven, then what is not; and whether every sample is proven."""
+
+    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+        began = time.perf_counter()
+        if why := self.obstacle(mixtures):
+            raise NotApplicableError(f"{self.title} cannot be run: {why}")
+        with limited(self.limit):
+            parts, all_proven = self.prove(mixtures, progress)
+            late = is_over()
+        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
 
 def gather(

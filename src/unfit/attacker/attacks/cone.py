@@ -13,7 +13,6 @@ docs/method.md.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -27,13 +26,12 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from unfit.attacker.attacks.peel import HARD
-from unfit.attacker.candidates import Candidates, Part
-from unfit.attacker.method import Method, Outlook, gather
+from unfit.attacker.candidates import Part
+from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.span import visible_rank
 from unfit.attacker.stationarity import outputs_of, predicted
-from unfit.base.budget import is_over, limited, seconds_left
-from unfit.base.errors import NotApplicableError
+from unfit.base.budget import is_over, seconds_left
 from unfit.base.progress import Report, quiet
 from unfit.base.times import Seconds
 
@@ -84,7 +82,7 @@ MEASURED_SECONDS = 0.3  # of one program for 100 samples and 1,280 inputs …
 MEASURED_GROWTH = 1.5  # … and the power of samples and of inputs with which it grows
 
 
-class Cone(Method):
+class Cone(Prover):
     """One linear program after the other, each for a sample not yet found.
 
     It is for inputs that are never negative and often zero: features behind a ReLU, counts, one-hot records.
@@ -109,15 +107,6 @@ class Cone(Method):
 
     title = "cone"
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
-        began = time.perf_counter()
-        if why := obstacle(mixtures):
-            raise NotApplicableError(f"cone cannot be run: {why}")
-        with limited(self.budget):
-            parts, all_proven = self.prove(mixtures, progress)
-            late = is_over()
-        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
-
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, then corners that may be samples; and whether every sample is proven."""
         whole = read_space(mixtures)
@@ -133,8 +122,22 @@ class Cone(Method):
         x = whole.normalised(samples(whole, space, corners))
         return _parts(mixtures, x, proven), int(proven.sum()) == space.n
 
+    def obstacle(self, mixtures: Mixtures) -> str | None:
+        """Why there are no corners to find; None if there may be some."""
+        if mixtures.conv is not None:
+            return "the first layer is a convolution"
+        space = read_space(mixtures)
+        if space is None:
+            return "the spectrum of the first layer has no visible end: a base, or `unfit start`, may give it one"
+        if not has_cone(space):
+            return (
+                "the samples have no cone: mixtures of them are negative somewhere, as those of centred or "
+                "standardised inputs are, whose zeros have become a constant for each column"
+            )
+        return None
+
     def outlook(self, mixtures: Mixtures) -> Outlook:
-        if why := obstacle(mixtures):
+        if why := self.obstacle(mixtures):
             return Outlook(self.title, False, why)
         space = read_space(mixtures)
         assert space is not None
@@ -145,21 +148,6 @@ class Cone(Method):
         """One program for each sample and a few in vain; each grows with the samples and with the inputs."""
         size = (space.n / 100) * (space.values.shape[1] / 1280)
         return 1.5 * space.n * MEASURED_SECONDS * size**MEASURED_GROWTH
-
-
-def obstacle(mixtures: Mixtures) -> str | None:
-    """Why there are no corners to find; None if there may be some."""
-    if mixtures.conv is not None:
-        return "the first layer is a convolution"
-    space = read_space(mixtures)
-    if space is None:
-        return "the spectrum of the first layer has no visible end: a base, or `unfit start`, may give it one"
-    if not has_cone(space):
-        return (
-            "the samples have no cone: mixtures of them are negative somewhere, as those of centred or "
-            "standardised inputs are, whose zeros have become a constant for each column"
-        )
-    return None
 
 
 # The span --------------------------------------------------------------------------------------------------

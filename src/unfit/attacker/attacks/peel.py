@@ -12,7 +12,6 @@ these are estimated, and not called proven. The numbered steps are those of docs
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -22,13 +21,12 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacker.candidates import Candidates, Part
+from unfit.attacker.candidates import Part
 from unfit.attacker.ica import Contrast, edge_groups, separate
-from unfit.attacker.method import Method, Outlook, gather
+from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, first_of, outputs_of, predicted
-from unfit.base.budget import is_over, limited
-from unfit.base.errors import NotApplicableError
+from unfit.base.budget import is_over
 from unfit.base.progress import Report, quiet
 from unfit.base.times import Seconds
 
@@ -80,7 +78,7 @@ NEWTON_STEPS, NEWTON_STEP = 15, 0.7  # for each slope; damped: then the other of
 LEAST_CURVE, CURVE_RIDGE = 1e-4, 1e-3  # of a neuron, and times the mean diagonal: decided gates have no curvature
 
 
-class Peel(Method):
+class Peel(Prover):
     """Rounds of unmixing and proving, until all is proven or nothing new comes. It needs a base.
 
     Args:
@@ -105,16 +103,6 @@ class Peel(Method):
     budget: Seconds | None = None  # seconds after which no round is begun
 
     title = "peel"
-
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
-        """What is proven, and what only its column is. Where nothing could be, it raises NotApplicableError."""
-        began = time.perf_counter()
-        if why := self.obstacle(mixtures):
-            raise NotApplicableError(f"peel cannot be run: {why}")
-        with limited(self.budget):
-            parts, all_proven = self.prove(mixtures, progress)
-            late = is_over()
-        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, or pictures of which only the column is; and whether every sample is proven."""
