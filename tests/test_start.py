@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 from collections.abc import Callable
@@ -311,6 +312,27 @@ def test_a_head_is_drawn_after_its_body_or_alone() -> None:
     model[5] = alone
     assert (found := find_start(as_target(model, (1, 10, 10)), seeds=100)) is not None
     assert found.seed == 43
+
+
+class Odd(nn.Sequential):
+    def reset_parameters(self, how: str) -> None:
+        raise AssertionError(how)
+
+
+@pytest.mark.parametrize("own", [nn.Sequential, Odd])
+def test_a_body_with_batchnorm_behind_its_dense_layer_or_layers_of_its_own(own: type[nn.Sequential]) -> None:
+    """Drawn again, BatchNorm does nothing, and the net looks plain: that must not end the search."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(42)
+        body = own(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten())
+        head = (nn.Linear(8 * 36, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 3))
+        model = nn.Sequential(body, *head)
+        start = nn.Sequential(*[copy.deepcopy(each) for each in model])
+        model(torch.randn(50, 1, 10, 10))  # moves its averages
+    found = find_start(as_target(model.eval(), (1, 10, 10)), seeds=100)
+    assert found is not None
+    assert found.seed == 42
+    assert torch.equal(found.target.weights["layer1.weight"], start[1].weight)
 
 
 def test_the_state_of_the_generator_is_solved_for_whatever_filled_it_and_drew_before() -> None:

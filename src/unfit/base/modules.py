@@ -107,13 +107,25 @@ def as_base(base: Target | nn.Module | Estimator | None, target: Target) -> Targ
     if base is None:
         return None
     layer = target.whole.layer if target.whole else None
-    base = as_target(base, target.sample_shape, target.input_range, layer)
+    base = _alone_as(target, as_target(base, target.sample_shape, target.input_range, layer))
     if base.architecture != target.architecture:
         raise UnfitError(
             f"the base is {base.architecture}, the model {target.architecture}: "
             "`base` must be the weights that this model's training started from"
         )
     return base
+
+
+def _alone_as(target: Target, base: Target) -> Target:
+    """A base whose BatchNorm is fresh looks plain, because that does nothing yet. Its first layer is compared."""
+    has_more = target.architecture.tail is not None and base.architecture.tail is None
+    same = has_more and all(
+        name in base.weights and base.weights[name].shape == value.shape for name, value in target.weights.items()
+    )
+    if not same:
+        return base
+    weights = {name: base.weights[name] for name in target.weights}
+    return replace(base, architecture=target.architecture, weights=weights)
 
 
 def base_from(weights: dict[str, Tensor], target: Target, path: str) -> Target:

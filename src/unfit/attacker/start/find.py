@@ -180,17 +180,17 @@ def search_start(
     """
     target, began = as_target(model), time.perf_counter()
     chosen = check_seeds(seeds)
-    if build is None and target.whole is not None and target.has_prefix:
-        in_order, likely = drawn_anew(target.whole), chosen[:LIKELY_FAR]
-        search = search_start(target, in_order, seeds=likely, budget=budget, progress=progress)
-        if search.start is not None:
-            return search
     known = [built(build, target)] if build is not None else recipes(target.architecture)
     clues = find_clues(target, known)
     if not far:
         clues = [clue for clue in clues if clue.trace.is_early][:1]
     if not clues:
         return Search(None, 0, True, time.perf_counter() - began, NO_CLUE)
+    if build is None and target.whole is not None and target.has_prefix:
+        in_order, likely = drawn_anew(target.whole), chosen[:LIKELY_FAR]
+        search = search_start(target, in_order, seeds=likely, budget=budget, progress=progress)
+        if search.start is not None:
+            return search
     hunt = _Hunt(target, known, clues, chosen, skip, math.inf if budget is None else began + budget, progress)
     start = next(hunt.starts(), None)
     words = hunt.words(start)

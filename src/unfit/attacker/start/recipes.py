@@ -220,12 +220,16 @@ def built(build: Callable[[], nn.Module], target: Target) -> Recipe:
 
 
 def drawn_anew(whole: Whole) -> Callable[[], nn.Module]:
-    """A function that builds a model as most constructors do: its layers are drawn in the order of their names."""
+    """A function that builds a model as most constructors do: its layers are drawn in the order of their names.
+
+    PyTorch's own layers are: a `reset_parameters` of somebody else's may draw anything, or want arguments.
+    """
 
     def build() -> nn.Module:
         module = copy.deepcopy(whole.module)
         for part in module.modules():
-            if callable(draw := getattr(part, "reset_parameters", None)):
+            draw = getattr(part, "reset_parameters", None)
+            if type(part).__module__.startswith("torch.nn.modules.") and callable(draw):
                 draw()
         return module
 
