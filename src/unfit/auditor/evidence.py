@@ -319,7 +319,7 @@ def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
         rank=facts["rank"],
         capacity=min(most_samples(mixtures), tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
         estimated=facts["estimated_num_samples"],
-        attacker=_attacker(pool),
+        attacker=_attacker(pool, mixtures),
     )
 
 
@@ -335,7 +335,9 @@ def most_samples(mixtures: Mixtures) -> int:
     return DIRECTIONS_SHARED * mixtures.span.rank
 
 
-def _attacker(pool: Pool) -> Attacker:
+def _attacker(pool: Pool, mixtures: Mixtures) -> Attacker:
+    if mixtures.base is mixtures.target:
+        return "has the optimiser"
     if not pool.attack.get("base"):
         return "blind"
     return "found the start" if (pool.facts.get("start") or {}).get("found") else "knows the start"

@@ -33,6 +33,7 @@ HEADLINE_ATTACKERS: dict[Attacker, str] = {
     "blind": "To someone who has its weights alone",
     "knows the start": "To someone who has its weights and its base, which training started from",
     "found the start": "To someone who has its weights alone, and computes its start from them",
+    "has the optimiser": "To someone who has this checkpoint, with the state of its optimiser",
 }
 
 
