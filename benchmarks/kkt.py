@@ -144,7 +144,12 @@ def plot_race(slow: list[tuple[float, int, int]], quick: list[tuple[float, int, 
         axes.plot(
             [r[0] for r in rows], [r[2] for r in rows], ":", color=colour, label=f"{name}, on unseen samples"
         )
-    axes.set(xscale="log", xlabel="processor seconds", ylabel="samples with SSIM > 0.4", title="KKT attack, CIFAR-10, n=100")
+    axes.set(
+        xscale="log",
+        xlabel="processor seconds",
+        ylabel="samples with SSIM > 0.4",
+        title="KKT attack, CIFAR-10, n=100",
+    )
     axes.legend()
     figure.savefig(DOCS / "pictures" / "kkt.png", dpi=120)
 
