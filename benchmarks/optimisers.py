@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from page import SEEDS, spread, write_section
-from unfit import Auto, Samples, UnfitError, audit, draw, draw_unseen, load_target, read_source
+from unfit import Auto, Samples, Target, UnfitError, audit, draw, draw_unseen, load_target, read_source
+from unfit.auditor.record import Record
 
 N, OTHERS = 100, 1000  # samples; and what is added to a seed to draw strangers
 
@@ -82,21 +83,19 @@ def measured(training: Training, seed: int, with_state: bool, folder: str) -> di
     began = time.process_time()
     own = said(target, private, draw_unseen(source, private, N, seed), private.mean)
     seconds = time.process_time() - began
-    other = said(target, strangers, draw_unseen(source, strangers, N, seed), private.mean)
+    try:
+        other = said(target, strangers, draw_unseen(source, strangers, N, seed), private.mean).verdict
+    except UnfitError:
+        other = "refused"  # the net does not know these samples
     return {
         "rank": own.rank, "good": own.num_good, "unseen": own.num_good_unseen, "recognisable": own.num_recognisable,
         "proven": own.num_proven, "verdict": own.verdict, "strangers": other, "seconds": seconds,
     }  # fmt: skip
 
 
-def said(target, samples: Samples, unseen: Samples, mean: Tensor):
-    """The record; of a net that does not know the samples, that it was refused."""
+def said(target: Target, samples: Samples, unseen: Samples, mean: Tensor) -> Record:
     pairs = [(each.x - mean, each.y) for each in (samples, unseen)]
-    try:
-        record = audit(target, *pairs, attack=Auto(seeds=0)).record
-    except UnfitError:
-        return "refused"
-    return record if mean is samples.mean else record.verdict
+    return audit(target, *pairs, attack=Auto(seeds=0)).record
 
 
 def trained(training: Training, seed: int, samples: Samples) -> tuple[nn.Module, torch.optim.Optimizer]:
