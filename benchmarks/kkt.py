@@ -73,9 +73,9 @@ CASES = (
 
 def main(folder: Path, runs: Path, parts: list[str]) -> None:
     if "race" in parts:
-        write_section("The papers' solver against the fast one", race(folder, runs), SOLVERS, timed=True)
+        write_section("The papers' solver against the fast one", race(folder, runs), SOLVERS)
     if "cost" in parts:
-        write_section("What the KKT attack costs", cost(), SOLVERS, timed=True)
+        write_section("What the KKT attack costs", cost(), SOLVERS)
     if "circle" in parts:
         write_section("The circle", circle(runs), ("attacker", "lab/fit.py"))
     if "targets" in parts:
@@ -145,7 +145,12 @@ def plot_race(slow: list[tuple[float, int, int]], quick: list[tuple[float, int, 
         axes.plot(
             [r[0] for r in rows], [r[2] for r in rows], ":", color=colour, label=f"{name}, on unseen samples"
         )
-    axes.set(xscale="log", xlabel="processor seconds", ylabel="samples with SSIM > 0.4", title="KKT attack, CIFAR-10, n=100")
+    axes.set(
+        xscale="log",
+        xlabel="processor seconds",
+        ylabel="samples with SSIM > 0.4",
+        title="KKT attack, CIFAR-10, n=100",
+    )
     axes.legend()
     figure.savefig(DOCS / "pictures" / "kkt.png", dpi=120)
 
