@@ -39,8 +39,8 @@ from unfit.lab.reproduce.claims import (
     over_words,
 )
 from unfit.lab.reproduce.haim2022 import N50, N500, SGD
-from unfit.lab.reproduce.index import collect, write_pages
-from unfit.lab.reproduce.item import FILES, OTHERS, Results, make, place_of, row
+from unfit.lab.reproduce.index import collect, stored, write_pages
+from unfit.lab.reproduce.item import FILES, OTHERS, Results, joined, make, place_of, row
 from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Scale, Setup, describe
 
 TINY = Scale("tiny", {}, 40, 10, 60, trials=1, iterations=2, values=3, inversions=20, most_samples=20)
@@ -358,6 +358,11 @@ def test_killed_it_goes_on_where_it_was(run, tmp_path, monkeypatch):
     assert code == 0
 
 
+def stored_seeds(out, item):
+    first, *others = stored(out, item)
+    return [first, *(each for each in others if each.scale == first.scale)]
+
+
 class TestCommitted:
     """docs/reproduction: what is there was made by all that is here."""
 
@@ -376,5 +381,8 @@ class TestCommitted:
             (tmp_path / item.name / "results.json").write_bytes((DOCS / item.name / "results.json").read_bytes())
         shutil.copytree(DOCS / OTHERS, tmp_path / OTHERS)
         write_pages(tmp_path, ITEMS)
+        claims = [claim for item in ITEMS for claim in joined(stored_seeds(tmp_path, item))]
+        agree = sum(claim.verdict == "agrees" for claim in claims)
+        assert f"{agree} of {len(claims)} claims agree" in (DOCS.parent / "papers.md").read_text("utf-8")
         for page in ("index.md", "full.md", *(f"{item.name}/text.md" for item in ITEMS)):
             assert (tmp_path / page).read_text("utf-8") == (DOCS / page).read_text("utf-8"), page

@@ -178,7 +178,9 @@ def beside(names: Sequence[str], panels: Mapping[str, Sequence[tuple[float, floa
 
 def thresholds(audits: Mapping[str, Audit], columns: int = 20) -> Figure:
     """Pairs from the best to the middle one with their SSIM, and how members and unseen samples are spread."""
-    figure, places = blank(2 * len(audits), 1, 1.6)
+    figure = Figure((WIDTH, 2.9 * len(audits)), layout="constrained")
+    ratios = [0.55, 1] * len(audits)  # pictures are lower than what is drawn below them
+    places = list(figure.subplots(len(ratios), 1, height_ratios=ratios))
     for axes in places[3::2]:
         axes.sharey(places[1])
     for (name, audit), top, bottom in zip(audits.items(), places[::2], places[1::2], strict=True):

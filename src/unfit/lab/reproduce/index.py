@@ -25,10 +25,10 @@ seed and include the targets and attacks that it shares with others.
 """
 FULL_HEAD = """# The papers' claims, small and at the papers' own size
 
-Each claim at small scale, which takes minutes, and at the sizes of the papers, if it was run. *time*: what an item
-took at full size, with the targets and attacks that it shares with others; of what was not run an estimate from
-operations counted, within a factor of three, or what is missing. The attack sees the weights alone and does not
-look for their start. [All claims](index.md) has the rules.
+Each claim at small scale, which takes minutes, and at the sizes of the papers, if it was run. *time*: what an
+item took at full size beside other work, with the targets and attacks that it shares with others; of what was
+not run an estimate from operations counted, within a factor of three, or what is missing. The attack sees the
+weights alone and does not look for their start. [All claims](index.md) has the rules.
 
 """
 NOT_RUN = "not-run.json"
@@ -123,6 +123,10 @@ def _rows(seeds: BySeed) -> list[str]:
     return rows
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
 # full.md --------------------------------------------------------------------------------------------------------
 
 
@@ -130,12 +134,20 @@ def _against(small: Mapping[str, BySeed], full: Mapping[str, BySeed], reasons: M
     both = {name: (joined(small[name]), joined(seeds)) for name, seeds in full.items() if seeds}
     every = sum(len(joined(seeds)) for seeds in small.values())
     before, after = ([claim for pair in both.values() for claim in pair[i]] for i in (0, 1))
-    changed = sum(a.verdict != b.verdict for a, b in zip(before, after, strict=True))
+    changed = [
+        f"- {small[name][0].title.partition(':')[0]} of {name.partition('/')[0]}, {b.claim}: "
+        f"{bold(a.verdict)} small, {bold(b.verdict)} at full size"
+        for name, claims in both.items()
+        for a, b in zip(*claims, strict=True)
+        if a.verdict != b.verdict
+    ]
     total = sum(seeds[0].seconds for seeds in full.values() if seeds)
     lines = [
         f"{len(both)} of {len(small)} items and {len(after)} of {every} claims were run at full size, in "
         f"{total / 3600:.1f} hours. Of these {counted(after)}; at small scale {counted(before)}. "
-        f"{changed} verdicts change.",
+        f"{len(changed)} verdicts change{':' if changed else '.'}",
+        "",
+        *changed,
         "",
         "| item | claim | paper | small | verdict | full size | verdict | time |",
         "|---|---|---|---|---|---|---|---|",
@@ -147,8 +159,7 @@ def _against(small: Mapping[str, BySeed], full: Mapping[str, BySeed], reasons: M
             if name in both:
                 large = both[name][1][i]
                 which = "" if large.claim == claim.claim else f"{large.claim.partition(':')[0]}: "
-                minutes = f"{full[name][0].seconds / 60:.0f} min" if i == 0 else ""
-                cells += [which + large.ours, bold(large.verdict), minutes]
+                cells += [which + large.ours, bold(large.verdict), _time(full[name][0].seconds) if i == 0 else ""]
             else:
                 cells += ["not run", "", reasons.get(name, "") if i == 0 else ""]
             lines.append(row(*cells))
