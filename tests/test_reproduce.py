@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +26,7 @@ from PIL import Image
 from unfit import Audit, UnfitError, read_source
 from unfit.base.files import read_as, write_json
 from unfit.lab.fit import FitSettings
+from unfit.lab.reproduce import draw
 from unfit.lab.reproduce.buzaglo2023 import dip, fewer_channels, more_with_decay
 from unfit.lab.reproduce.catalogue import ITEMS, chosen
 from unfit.lab.reproduce.claims import (
@@ -229,6 +233,15 @@ def test_thin_agreements_are_too_close_to_call():
     assert harder((50, 200), (20, 160)).verdict == "differs"
     assert [judge(value, 5, 2) for value in (7, 6, 5, 3)] == ["agrees", *["too close to call"] * 2, "differs"]
     assert judge(5, 5, 0) == "too close to call"
+
+
+def test_pictures_in_a_drawing_are_light_and_the_same(tmp_path):
+    figure = draw.gallery(torch.rand(12, 3, 8, 8, generator=torch.Generator().manual_seed(0)), "some", 4)
+    draw.save(figure, tmp_path)
+    (inside,) = re.findall(r"base64,([\w+/=\s]+)", (tmp_path / "figure.svg").read_text("utf-8"))
+    picture = Image.open(io.BytesIO(base64.b64decode(inside)))
+    assert picture.mode == "P"
+    assert (np.asarray(picture.convert("RGB")) == figure.axes[0].images[0].get_array()).all()
 
 
 def test_seeds_are_told_together():

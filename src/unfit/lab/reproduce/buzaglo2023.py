@@ -351,7 +351,7 @@ def fig17(lab: Lab) -> Made:
         draw.pairs_in(best, audit, f"a  {attack}: the best, {audit.record.num_good} good", 15, 3)
         draw.points(every, audit)
         every.set(title="b  all samples", xlabel="output", ylabel="SSIM")
-    draw.explain(figure, lab.audit(LARGE))
+    draw.explain(figure, [lab.audit(LARGE)])
     return Made(figure, [*claims, on_margin(lab.audit(LARGE), "large training set")])
 
 

@@ -52,10 +52,15 @@ def save(figure: Figure, folder: Path) -> None:
 
 
 def _with_palette(found: re.Match[str]) -> str:
-    """A picture of so few colours takes a third of the bytes if they are numbered."""
-    whole = Image.open(io.BytesIO(base64.b64decode(found[0]))).convert("RGBA")
-    light = io.BytesIO()
-    whole.quantize(COLOURS_OF_A_SHEET).save(light, format="PNG", optimize=True)
+    """A picture of so few colours takes a third of the bytes if they are numbered; others stay as they are."""
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[0]))).convert("RGBA"))
+    packed = np.ascontiguousarray(pixels).view(np.uint32)[..., 0]
+    colours, numbers = np.unique(packed, return_inverse=True)
+    if len(colours) > COLOURS_OF_A_SHEET or pixels[..., 3].min() < 255:
+        return found[0]
+    light, picture = io.BytesIO(), Image.fromarray(numbers.reshape(packed.shape).astype(np.uint8), "P")
+    picture.putpalette(colours.view(np.uint8).reshape(-1, 4)[:, :3].tobytes())
+    picture.save(light, format="PNG", optimize=True)
     return base64.b64encode(light.getvalue()).decode()
 
 
@@ -117,7 +122,7 @@ def scatter(panels: Sequence[tuple[str, Audit]], columns: int = 4, share_x: bool
         axes.set_xlabel("output")
     for axes in places[::columns]:
         axes.set_ylabel("SSIM")
-    explain(figure, panels[0][1])
+    explain(figure, [audit for _, audit in panels])
     return figure
 
 
@@ -133,9 +138,10 @@ def points(axes: Axes, audit: Audit) -> None:
     axes.set_ylim(min(0.0, float(similarity.min())), 1)
 
 
-def explain(figure: Figure, audit: Audit) -> None:
+def explain(figure: Figure, audits: Sequence[Audit]) -> None:
     """What the points and lines of `points` are, below all panels."""
-    names = audit.record.class_names if len(audit.record.class_names) == 2 else ("samples",)
+    two = {tuple(audit.record.class_names) for audit in audits if len(audit.record.class_names) == 2}
+    names = two.pop() if len(two) == 1 else ("first class", "second class") if two else ("samples",)
     dots = [
         Line2D([], [], ls="", marker=".", color=colour, label=name)
         for name, colour in zip(names, COLOURS, strict=False)
