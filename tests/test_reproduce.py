@@ -384,7 +384,7 @@ class TestCommitted:
         results = read_as(Results, DOCS / item.name / "results.json")
         assert (results.name, results.title, results.scale) == (item.name, item.title, "small")
         assert sorted(path.name for path in (DOCS / item.name).iterdir()) == sorted(FILES)
-        assert results.seconds < 300
+        assert item.seconds < 300  # alone on the machine
 
     def test_small_enough_and_indexed(self, tmp_path):
         files = [path for item in ITEMS for path in (DOCS / item.name).iterdir()]

@@ -20,7 +20,7 @@ samples and the start, numbers are means with the extremes in brackets, and what
 close to call. Nets that fit less than 75% of their samples support no claim. A title leads to its text, with the
 rules, the numbers of every target and their control on unseen samples. *good*: SSIM > 0.4 (Gaussian window 11; the
 papers' code has window 3); *recovered*: above what 1% of unseen samples reach. Seconds of an item are of its first
-seed and include the targets and attacks that it shares with others.
+seed, an upper bound if other work ran beside it, and include the targets and attacks that it shares with others.
 
 """
 FULL_HEAD = """# The papers' claims, small and at the papers' own size

@@ -32,7 +32,7 @@ from unfit.lab.reproduce.lab import FULL, SMALL, WHERE, Lab, Measured, Setup
 FILES = ("results.json", "figure.png", "figure.svg", "text.md")
 OTHERS = "others"  # the folder of what was measured with another seed or at another scale
 SHAPES = {"cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mnist": (1, 28, 28), "circle": (2,)}
-FLOW_STEPS, SETTLE_STEPS = 1500, 6000  # that training takes, about: without and with weight decay
+FLOW_STEPS = 1500  # that training takes, about
 
 
 class Table(Strict):
@@ -260,5 +260,4 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
 
 def _passes(setup: Setup) -> int:
     """Samples that training takes through the net, there and back."""
-    steps = {"flow": SETTLE_STEPS if setup.fit.weight_decay else FLOW_STEPS}
-    return setup.n * steps.get(setup.fit.method, setup.fit.epochs)
+    return setup.n * (FLOW_STEPS if setup.fit.method == "flow" else setup.fit.epochs)
