@@ -5,7 +5,7 @@ READY := .venv/.ready
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint docs dist installed zoo fuzz bench reproduction schema
+.PHONY: demo test lint docs dist installed zoo fuzz bench results reproduction schema
 
 demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -55,6 +55,9 @@ bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/start.py "$(DATA)/.."
 	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
 	$(BIN)/python benchmarks/throughput.py runs/throughput
+
+results: $(READY)  ## docs/results.md, from what the benchmarks have stored
+	$(BIN)/python benchmarks/page.py
 
 reproduction: $(READY)  ## docs/reproduction: every figure and table at small scale; DATA as above, with mnist in it
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from page import SEEDS
+from page import BUSY, SEEDS, Watch, spread
 from unfit import Audit, AuditRequest, FitSettings, PaperKKT, audit_run, fit_run, read_source
 from unfit.attacker.attacks import named_attack
 from unfit.attacker.attacks.paper import paper_iterates
@@ -18,6 +19,7 @@ from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
 from unfit.base.files import read_json, write_json
 
+MEASURES = ("attacker", "auditor", "base/nets.py", "lab/fit.py")  # what an audit of these targets depends on
 COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_proven", "num_candidates")
 
 
@@ -57,8 +59,16 @@ def measured(case: Case, seed: int, method: str, folder: Path, runs: Path, secon
     run = run_of(case, seed, folder, runs)
     kept = run / f"{method}.json"
     if not kept.is_file():
-        write_json(kept, paper(run, seconds) if method == "paper" else numbers(audited(case, run, method, seed)))
+        watch = Watch()
+        found = paper(run, seconds) if method == "paper" else numbers(audited(case, run, method, seed))
+        write_json(kept, found | {"others": watch.others})
     return dict(read_json(kept))
+
+
+def seconds_of(rows: list[dict[str, float]]) -> str:
+    """The seconds of attacks, if they were alone on the machine."""
+    alone = all(row.get("others", math.inf) <= BUSY for row in rows)  # not known: not alone
+    return spread([row["seconds"] for row in rows], digits=0) if alone else ""
 
 
 def audited(case: Case, run: Path, method: str, seed: int) -> Audit:

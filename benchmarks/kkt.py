@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cases import Case, measured, run_of
+from cases import MEASURES, Case, measured, run_of, seconds_of
 from page import DOCS, spread, write_section
 from unfit import (
     AuditRequest,
@@ -46,6 +46,7 @@ from unfit.base.nets import initialise
 from unfit.base.target import Target
 from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
 
+SOLVERS = ("attacker", "base/nets.py", "auditor/match.py")
 WATCHED = [15, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600]
 
 
@@ -72,13 +73,13 @@ CASES = (
 
 def main(folder: Path, runs: Path, parts: list[str]) -> None:
     if "race" in parts:
-        write_section("The papers' solver against the fast one", race(folder, runs))
+        write_section("The papers' solver against the fast one", race(folder, runs), SOLVERS)
     if "cost" in parts:
-        write_section("What the KKT attack costs", cost())
+        write_section("What the KKT attack costs", cost(), SOLVERS)
     if "circle" in parts:
-        write_section("The circle", circle(runs))
+        write_section("The circle", circle(runs), ("attacker", "lab/fit.py"))
     if "targets" in parts:
-        write_section("The KKT attack on every target", targets(folder, runs))
+        write_section("The KKT attack on every target", targets(folder, runs), MEASURES)
 
 
 def race(folder: Path, runs: Path) -> Iterator[str]:
@@ -236,11 +237,7 @@ def targets(folder: Path, runs: Path) -> Iterator[str]:
             spread([row[key] for row in rows])
             for key in ("num_good", "num_good_unseen", "num_recovered", "num_candidates")
         )
-        line = (
-            f"| {case.name} | {len(rows)} | "
-            + " | ".join(counts)
-            + f" | {spread([r['seconds'] for r in rows], digits=0)} |"
-        )
+        line = f"| {case.name} | {len(rows)} | " + " | ".join(counts) + f" | {seconds_of(rows)} |"
         print(line, flush=True)
         yield line
     run = run_of(CASES[0], 0, folder, runs)

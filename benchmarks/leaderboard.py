@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from cases import Case, audited, measured, numbers, run_of
-from page import DOCS, spread, write_section
+from cases import MEASURES, Case, audited, measured, numbers, run_of, seconds_of
+from page import DOCS, Watch, write_section
 from unfit import UnfitError
 from unfit.auditor.report.plots import pairs
 from unfit.base.files import write_json
@@ -38,7 +38,7 @@ METHODS = ("weights", "inversion", "paper", "kkt", "unmix", "auto")
 
 
 def main(folder: Path, runs: Path, cases: list[Case]) -> None:
-    write_section("Leaderboard", board(folder, runs, cases))
+    write_section("Leaderboard", board(folder, runs, cases), MEASURES)
     for case in cases:
         shutil.copy(top45(case, folder, runs), DOCS / "pictures" / f"top45_{case.slug}.png")
 
@@ -48,9 +48,10 @@ def top45(case: Case, folder: Path, runs: Path) -> Path:
     run = run_of(case, case.seeds[0], folder, runs)
     kept = run / "top45.png"
     if not kept.is_file():
+        watch = Watch()
         audit = audited(case, run, "auto", case.seeds[0])
         if not (run / "auto.json").is_file():
-            write_json(run / "auto.json", numbers(audit))
+            write_json(run / "auto.json", numbers(audit) | {"others": watch.others})
         pairs(audit.arrays).quantize(128).save(kept, optimize=True)
     return kept
 
@@ -93,7 +94,7 @@ def cell(rows: list[dict[str, float]]) -> str:
     return (
         means
         + (f", {proven:.1f} proven" if proven else "")
-        + f", {spread([r['seconds'] for r in rows], digits=0)} s"
+        + (f", {timed} s" if (timed := seconds_of(rows)) else "")
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -35,15 +36,16 @@ def measure(case: str) -> None:
     print(f"{time.perf_counter() - began:.0f} | {time.process_time() - used:.0f} | {size:.1f}")
 
 
+def table() -> Iterator[str]:
+    yield f"{CANDIDATES:,} candidates × {SAMPLES:,} samples of 3×32×32; the candidates alone are 1.2 GB."
+    yield ""
+    yield "| case | seconds | processor seconds | largest size, GB |"
+    yield "|---|---|---|---|"
+    yield from rows_of(__file__, CASES)
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         measure(sys.argv[1])
     else:
-        lines = [
-            f"{CANDIDATES:,} candidates × {SAMPLES:,} samples of 3×32×32; the candidates alone are 1.2 GB.",
-            "",
-            "| case | seconds | processor seconds | largest size, GB |",
-            "|---|---|---|---|",
-            *rows_of(__file__, CASES),
-        ]
-        write_section("Matching at scale", lines)
+        write_section("Matching at scale", table(), ("auditor/match.py",))

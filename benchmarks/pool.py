@@ -6,6 +6,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -89,16 +90,17 @@ def measure(case: str) -> None:
     print(f"{record.sweep.num_copies:,} | {record.num_recovered} | {times} | {before:.2f} | {size:.2f}")
 
 
+def table() -> Iterator[str]:
+    yield f"`unfit audit --candidates DIR`: {TRIALS} trials × {CANDIDATES:,} candidates of 3×32×32 (1.2 GB of files),"
+    yield f"{SAMPLES} private and {SAMPLES} unseen samples; everything from the first file to the record."
+    yield ""
+    yield "| case | copies | recovered | seconds | processor seconds | size before, GB | largest size, GB |"
+    yield "|---|---|---|---|---|---|---|"
+    yield from rows_of(__file__, CASES)
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         measure(sys.argv[1])
     else:
-        lines = [
-            f"`unfit audit --candidates DIR`: {TRIALS} trials × {CANDIDATES:,} candidates of 3×32×32 (1.2 GB of files),",
-            f"{SAMPLES} private and {SAMPLES} unseen samples; everything from the first file to the record.",
-            "",
-            "| case | copies | recovered | seconds | of processor time | size before, GB | largest size, GB |",
-            "|---|---|---|---|---|---|---|",
-            *rows_of(__file__, CASES),
-        ]
-        write_section("Pooling a sweep", lines)
+        write_section("Pooling a sweep", table(), ("auditor", "attacker/candidates.py"))

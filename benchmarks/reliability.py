@@ -50,7 +50,7 @@ class Judged:
 
 def main(folder: Path, runs: Path) -> None:
     found = {case.name: [judged(run_of(case, seed, folder, runs), seed) for seed in SEEDS] for case in CASES}
-    write_section("Confidence: does it mean true?", [*table(found), "", untrained()])
+    write_section("Confidence: does it mean true?", [*table(found), "", untrained()], ("attacker",))
     picture({name: whole(rows) for name, rows in found.items()})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import torch
@@ -50,19 +50,20 @@ def measured(case: str, threads: int, at_once: int) -> float:
     return max(float(process.communicate()[0]) for process in running)
 
 
+def table() -> Iterator[str]:
+    yield "Seconds, nets d-1000-1000-1 on 3×32×32 inputs; `paper` in float64 with two candidates for each sample."
+    yield ""
+    yield f"| seconds of | {' | '.join(WAYS)} | two at a time gain |"
+    yield "|---|" + "---|" * (len(WAYS) + 1)
+    for case in CASES:
+        alone, both, each = (measured(case, *way) for way in WAYS.values())
+        yield f"| {case} | {alone:.3f} | {both:.3f} | {each:.3f} | {2 * both / each:.2f}× |"
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         torch.set_num_threads(int(sys.argv[2]))
         measure, size = CASES[sys.argv[1]]
         print(measure(size))
     else:
-        lines = [
-            "Seconds, nets d-1000-1000-1 on 3×32×32 inputs; `paper` in float64 with two candidates for each sample.",
-            "",
-            f"| seconds of | {' | '.join(WAYS)} | two at a time gain |",
-            "|---|" + "---|" * (len(WAYS) + 1),
-        ]
-        for case in CASES:
-            alone, both, each = (measured(case, *way) for way in WAYS.values())
-            lines.append(f"| {case} | {alone:.3f} | {both:.3f} | {each:.3f} | {2 * both / each:.2f}× |")
-        write_section("What a trial of a sweep costs", lines)
+        write_section("What a trial of a sweep costs", table(), ("attacker",), timed=True)

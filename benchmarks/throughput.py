@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ def single(run: str, out: Path, seed: int) -> float:
     return seconds_of(*attack)
 
 
-def main(run: str) -> None:
+def table(run: str) -> Iterator[str]:
     cores = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -45,17 +46,14 @@ def main(run: str) -> None:
         seconds += [single(run, folder, seed) for seed in range(SINGLE // 2, SINGLE)]
         alone = TRIALS * sum(seconds) / SINGLE
         many = swept(run, folder / "many", cores, 1)
-    lines = [
-        f"{TRIALS} trials of `fast`, n=100, CIFAR-10; seconds on {cores} cores, loading and writing included.",
-        "",
-        "| | seconds | against single runs |",
-        "|---|---|---|",
-        f"| {TRIALS} times `unfit attack --method kkt`, from the mean of {SINGLE} | {alone:.0f} | 1 |",
-        f"| a sweep, one process of {cores} threads | {one:.0f} | {one / alone:.2f} |",
-        f"| a sweep, {cores} processes of one thread (default) | {many:.0f} | {many / alone:.2f} |",
-    ]
-    write_section("A sweep against single runs", lines)
+    yield f"{TRIALS} trials of `fast`, n=100, CIFAR-10; seconds on {cores} cores, loading and writing included."
+    yield ""
+    yield "| | seconds | against single runs |"
+    yield "|---|---|---|"
+    yield f"| {TRIALS} times `unfit attack --method kkt`, from the mean of {SINGLE} | {alone:.0f} | 1 |"
+    yield f"| a sweep, one process of {cores} threads | {one:.0f} | {one / alone:.2f} |"
+    yield f"| a sweep, {cores} processes of one thread (default) | {many:.0f} | {many / alone:.2f} |"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    write_section("A sweep against single runs", table(sys.argv[1]), ("attacker",), timed=True)

@@ -35,6 +35,7 @@ from unfit.auditor.samples import Samples, Source
 from unfit.base.nets import initialise
 from unfit.lab.fit import data_loss
 
+TITLE = "Wider: other optimisers, augmentation, other inputs"
 INSIDE, OUTSIDE = ("astronaut", "chelsea", "coffee"), ("rocket", "stereo_motorcycle")
 ADAM_STEPS = 500
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -98,10 +99,10 @@ def main(folder: Path, names: list[str]) -> None:
     chosen = [wide for wide in WIDE if not names or any(name in wide.name for name in names)]
     with tempfile.TemporaryDirectory() as scratch:
         sources = {name: make(folder, Path(scratch)) for name, make in MAKERS.items()}
-        lines = list(table(chosen, sources))
-    if names:
-        return  # a part of the table does not replace the whole
-    write_section("Wider: other optimisers, augmentation, other inputs", lines)
+        if names:  # a part of the table does not replace the whole
+            list(table(chosen, sources))
+        else:
+            write_section(TITLE, table(chosen, sources), ("attacker", "auditor", "base/nets.py", "lab/fit.py"))
 
 
 def table(chosen: list[Wide], sources: dict[str, Source]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from unfit.auditor.samples import draw, draw_unseen
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UsageError
 from unfit.base.nets import build, initialise, layers_of, margin, outputs, parse_architecture
-from unfit.lab.fit import Fit, FitSettings, data_loss, fit
+from unfit.lab.fit import FIRST_LR, LR_AFTER_RISE, LR_GROWTH, NESTEROV, Fit, FitSettings, data_loss, fit
 
 Pairs = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 F = torch.nn.functional
@@ -291,6 +291,44 @@ def test_with_weight_decay_flow_settles_in_a_stationary_point(loss, decay):
     assert (record["status"], early["status"]) == ("converged", "step limit")
     assert max(record["kkt_residuals"]) < 0.1
     assert max(early["kkt_residuals"]) > 0.5
+
+
+def accelerated(found: Fit, pairs: Pairs, settings: FitSettings) -> tuple[dict[str, Tensor], int]:
+    """Nesterov's steps with restarts as they are written down, all through autograd; and the restarts."""
+    (x, y), _ = pairs
+    net = build(found.architecture)
+    net.load_state_dict(found.start)
+    weights = list(net.parameters())
+    old, lr, age, last, restarts = [w.detach().clone() for w in weights], FIRST_LR, 0, math.inf, 0
+    for _ in range(settings.max_steps):
+        here = [w.detach().clone() for w in weights]
+        with torch.no_grad():
+            for w, h, o in zip(weights, here, old, strict=True):
+                w += age / (age + NESTEROV) * (h - o)
+        squares = sum(w.square().sum() for w in weights)
+        loss = data_loss(net(x), y, settings.loss) + settings.weight_decay / 2 * squares
+        with torch.no_grad():
+            if not loss.item() < last and age:
+                for w, o in zip(weights, old, strict=True):
+                    w.copy_(o)
+                lr, age, last, restarts = LR_AFTER_RISE * lr, 0, math.inf, restarts + 1
+                continue
+        slopes = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            for w, slope in zip(weights, slopes, strict=True):
+                w -= lr * slope
+        old, age, lr, last = here, age + 1, LR_GROWTH * lr, loss.item()
+    return net.state_dict(), restarts
+
+
+def test_settling_without_copies_is_settling_as_written_down():
+    pairs, settings = drawn(12), {"init": None, "weight_decay": 0.01, "max_steps": 60}
+    found = trained(pairs, "conv(3,8)-20", **settings)
+    expected, restarts = accelerated(found, pairs, FitSettings(**settings))
+    assert restarts > 0
+    for name, value in expected.items():
+        assert distance(found.weights[name], value, value) < 1e-4, name
+        assert distance(found.start[name], value, value) > 1e-2, name  # it has moved
 
 
 def test_stronger_decay_leaves_smaller_weights(faces):

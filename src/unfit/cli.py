@@ -760,13 +760,22 @@ def reproduce(
     out_folder: Annotated[Path, typer.Option("--out", help="Where results and what they share are kept.")] = Path(
         "reproduction"
     ),
+    collected: Annotated[
+        Path | None,
+        typer.Option(
+            "--collect", metavar="DIR", help="Add what is in this other --out to the pages; run nothing."
+        ),
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
 ) -> int:
-    """Reproduce a figure or a table of the papers. Killed, the same command goes on where it was."""
+    """Reproduce a figure or a table of the papers. Killed, the same command goes on where it was.
+
+    Other seeds and scales in the same --out are stored beside the first, and the pages show them together.
+    """
     from unfit.lab.reproduce.catalogue import ITEMS, chosen  # Matplotlib: no other command needs it
-    from unfit.lab.reproduce.index import write_index
-    from unfit.lab.reproduce.item import make
+    from unfit.lab.reproduce.index import collect, write_pages
+    from unfit.lab.reproduce.item import make, place_of
     from unfit.lab.reproduce.lab import ATTACKS, SCALES, Lab
 
     named = tuple(dict.fromkeys(attacks or ("auto",)))
@@ -777,14 +786,20 @@ def reproduce(
             costs = f"{duration(item.seconds):>7} small {duration(item.full_seconds(named)):>9} full"
             out.print(f"{item.name:<18} {costs}  {item.title}")
         return 0
+    if collected is not None:
+        lab = Lab(out_folder / "cache", SCALES["full"], named, data_dir)
+        added = collect(collected, out_folder, ITEMS, lambda item: item.why_not_run(lab))
+        write_pages(out_folder, ITEMS)
+        out.print(f"{added} items of {collected} added to {out_folder / 'index.md'}")
+        return 0
     if name is None:
         raise UsageError("name a figure or a table; `unfit reproduce --list` shows all")
     if ray and not (scale == "full" and "paper" in named):
         raise UsageError("--ray runs the hundred attacks of --attack paper at --scale full; leave it out")
     items, codes = chosen(name), [0]
     for item in items:
-        folder = out_folder / item.name
-        if len(items) > 1 and folder.is_dir() and not force:
+        place = place_of(out_folder, item, scale, seed)
+        if len(items) > 1 and place.exists() and not force:
             out.print(f"{item.name}: already there")
             continue
         if scale == "full":
@@ -792,17 +807,17 @@ def reproduce(
         try:
             with bar(item.name) as progress:
                 lab = Lab(out_folder / "cache", SCALES[scale], named, data_dir, ray, seed, progress)
-                results = make(item, lab, folder, force)
+                results = make(item, lab, place, force)
         except UnfitError as error:  # of many, the others go on
             if len(items) == 1:
                 raise
             complain(f"{item.name}: {error}")
             codes.append(error.exit_code)
             continue
-        write_index(out_folder, [item.name for item in ITEMS])
+        write_pages(out_folder, ITEMS)
         for line in results.words:
             out.print(f"{item.name}: {line}")
-        out.print(f"{item.name}: {results.seconds:.0f} s, {folder / 'figure.png'}")
+        out.print(f"{item.name}: {results.seconds:.0f} s, {place if place.is_file() else place / 'figure.png'}")
     return max(codes)
 
 

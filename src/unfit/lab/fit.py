@@ -36,6 +36,7 @@ LEAST_LOSS = 1e-37  # the smallest loss with a logarithm in float32
 # Settling, with weight decay
 FIRST_LR = 0.1  # where the search for a good one begins
 LR_GROWTH, LR_AFTER_RISE, LR_AFTER_OVERFLOW = 1.01, 0.9, 0.5  # times the learning rate after each step
+PIECE = 1 << 20  # values whose squares stay in the cache
 NESTEROV = 3  # momentum k / (k + 3) after k steps without a restart
 SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # training ends when that many steps gain less than this share of the loss
 # Descent
@@ -230,10 +231,14 @@ class InSpan(nn.Module):
             self.x = flat @ self.basis
             first.weight = nn.Parameter(weight @ self.basis)
 
+    def loss(self, y: Tensor, settings: FitSettings, rows: Tensor | None = None) -> Tensor:
+        """The mean, over all samples or some rows."""
+        phi = self.net(self.x if rows is None else self.x[rows])
+        return data_loss(phi, y if rows is None else y[rows], settings.loss)
+
     def objective(self, y: Tensor, settings: FitSettings, rows: Tensor | None = None) -> Tensor:
         """Mean loss + (weight_decay / 2) ‖θ‖², over all samples or some rows."""
-        phi = self.net(self.x if rows is None else self.x[rows])
-        loss = data_loss(phi, y if rows is None else y[rows], settings.loss)
+        loss = self.loss(y, settings, rows)
         if settings.weight_decay:
             loss = loss + settings.weight_decay / 2 * _squares(self.parameters())
         return loss
@@ -306,16 +311,19 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, p
     Gradient descent would need 1 / (lr · weight_decay) steps, many thousands, to forget the start; Nesterov's
     momentum needs their square root. Whenever the loss rises, it goes back, restarts and shortens the step.
     What lies outside the span meets nothing but the decay, so its end is known: e^(−weight_decay · flow_time).
+
+    The decay's own gradient, λθ, is taken by hand, and nothing as large as the weights is made anew at each step
+    but the gradient of the loss: behind a convolution that saves a quarter of the time.
     """
     trainee.rest.data *= math.exp(-settings.weight_decay * settings.flow_time)
     trainee.rest.requires_grad_(False)
-    parameters = [p for p in trainee.parameters() if p.requires_grad]
+    parameters: list[Tensor] = [p for p in trainee.parameters() if p.requires_grad]
     trace, lr, age, last = Trace(), FIRST_LR, 0, math.inf
     if kept := keeper.kept:
         trace.go_on(kept)
         trainee.load_state_dict(kept.part("net"))
         lr, age, last = (kept.numbers[name] for name in ("lr", "age", "last"))
-    old = [p.detach().clone() for p in parameters]
+    old, here = ([p.detach().clone() for p in parameters] for _ in range(2))
     if kept:
         torch._foreach_copy_(old, [kept.part("old")[str(i)] for i in range(len(old))])
 
@@ -324,19 +332,23 @@ def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, p
         return trace.state({"lr": lr, "age": age, "last": last}, net=trainee.state_dict(), old=before)
 
     while trace.steps < settings.max_steps:
-        here = [p.detach().clone() for p in parameters]
-        _move(parameters, torch._foreach_sub(here, old), age / (age + NESTEROV))
-        loss = trainee.objective(y, settings)
-        if not loss.item() < last and age:
+        torch._foreach_copy_(here, parameters)
+        with torch.no_grad():
+            torch._foreach_lerp_(parameters, old, -age / (age + NESTEROV))  # away from where they were
+        loss = trainee.loss(y, settings)
+        value = loss.item() + settings.weight_decay / 2 * _size(trainee.parameters())
+        if not value < last and age:
             torch._foreach_copy_([p.data for p in parameters], old)
-            lr *= LR_AFTER_RISE if math.isfinite(loss.item()) else LR_AFTER_OVERFLOW
+            lr *= LR_AFTER_RISE if math.isfinite(value) else LR_AFTER_OVERFLOW
             age, last = 0, math.inf
             trace.steps += 1
             continue
         gradient = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            torch._foreach_mul_(parameters, 1 - lr * settings.weight_decay)
         _move(parameters, gradient, -lr)
-        trace.add(loss.item(), lr)
-        old, age, lr, last = here, age + 1, LR_GROWTH * lr, loss.item()
+        trace.add(value, lr)
+        old, here, age, lr, last = here, old, age + 1, LR_GROWTH * lr, value
         if _settled(trace):
             return trace.end("converged")
         progress(trace.steps / settings.max_steps, f"loss {last:.4f}")
@@ -466,6 +478,12 @@ def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _squares(tensors: Iterable[Tensor]) -> Tensor:
     return torch.stack([t.square().sum() for t in tensors]).sum()
+
+
+def _size(tensors: Iterable[Tensor]) -> float:
+    """‖θ‖², piece by piece: the squares of a large tensor at once would be another such tensor."""
+    pieces = (piece for t in tensors for piece in t.detach().flatten().split(PIECE))
+    return math.fsum(float(piece.square().sum()) for piece in pieces)
 
 
 def _move(parameters: Sequence[Tensor], direction: Sequence[Tensor], step: float) -> None:

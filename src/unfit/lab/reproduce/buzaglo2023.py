@@ -30,7 +30,7 @@ from unfit.lab.reproduce.haim2022 import MNIST, N500
 from unfit.lab.reproduce.item import Item, Made
 from unfit.lab.reproduce.lab import FULL, Lab, Setup
 
-CLASSES = (2, 3, 4, 5, 10)
+CLASSES, SMALL_CLASSES = tuple(range(2, 11)), (2, 3, 4, 5, 10)
 CROSS_ENTROPY = FitSettings(loss="ce")
 BY_CLASS = {c: Setup(50 * c, classes=str(c), fit=CROSS_ENTROPY, small=12 * c) for c in CLASSES}  # 50 of each
 FIXED = {c: Setup(500, classes=str(c), fit=CROSS_ENTROPY) for c in CLASSES}
@@ -95,8 +95,11 @@ def fig10(lab: Lab) -> Made:
 
 
 def _classes(lab: Lab, setups: dict[int, Setup]) -> Made:
+    setups = setups if lab.scale is FULL else {c: setups[c] for c in SMALL_CLASSES}
     panels = [
-        (f"{c} classes, n={lab.size(s).n} ({a})", lab.audit(s, a)) for a in lab.attacks for c, s in setups.items()
+        (f"{c} classes, n={lab.size(s).n}{lab.by(a)}", lab.audit(s, a))
+        for a in lab.attacks
+        for c, s in setups.items()
     ]
     good = {c: lab.audit(setup).record.num_good for c, setup in setups.items()}
     sizes = {c: lab.size(setup).n for c, setup in setups.items()}
@@ -129,7 +132,7 @@ def fig4(lab: Lab) -> Made:
     Samples come back from models of all three, though no label and no margin is left in them.
     """
     claims = [come_back(lab.audit(setup), f"{loss} leaks", "yes") for loss, setup in REGRESSION.items()]
-    panels = [(f"{loss} ({a})", lab.audit(s, a)) for a in lab.attacks for loss, s in REGRESSION.items()]
+    panels = [(f"{loss}{lab.by(a)}", lab.audit(s, a)) for a in lab.attacks for loss, s in REGRESSION.items()]
     return Made(draw.scatter(panels, 3), claims)
 
 
@@ -170,7 +173,7 @@ def fig9(lab: Lab) -> Made:
 
 
 def _decays(lab: Lab, baselines: dict[str, Setup]) -> Made:
-    figure, places = draw.blank(1, 2, 3.6)
+    figure, places = draw.blank(1, 2, 2.6)
     claims = []
     for axes, name, setups in zip(places, ("two", "ten"), (DECAYED, DECAYED10), strict=True):
         chosen = lab.thin(setups) if name == "two" else lab.thin(lab.thin(setups)[::2])
@@ -181,13 +184,12 @@ def _decays(lab: Lab, baselines: dict[str, Setup]) -> Made:
             curves[f"{attack}, on unseen"] = [record.num_good_unseen for record in records]
         draw.lines(axes, chosen, curves, "weight decay", "good reconstructions")
         without = lab.audit(baselines[name])
-        axes.axhline(without.record.num_good, color="#c92a2a", ls="--", lw=1)
-        axes.set(
-            xscale="log", title=f"{name} classes, n={without.record.num_samples}; dashed: small start, no decay"
-        )
-        axes.title.set_fontsize(8)
+        small = "small start, no decay"
+        axes.axhline(without.record.num_good, color=draw.RED, ls="--", lw=1, label=small)
+        axes.set(xscale="log", title=f"{name} classes, n={without.record.num_samples}")
         good = {d: lab.audit(setups[d]).record.num_good for d in chosen if trained(lab.audit(setups[d]))}
         claims.append(more_with_decay(name, good, without.record.num_good, without.record.num_samples))
+    figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return Made(figure, claims)
 
 
@@ -227,9 +229,11 @@ def fig14(lab: Lab) -> Made:
         ),
     ]
     panels = [
-        (f"{d:g}: train {accuracy[d]:.0%} ({a})", lab.audit(DECAYED[d], a)) for a in lab.attacks for d in chosen
+        (f"{d:g}: train {accuracy[d]:.0%}{lab.by(a)}", lab.audit(DECAYED[d], a))
+        for a in lab.attacks
+        for d in chosen
     ]
-    return Made(draw.scatter(panels), claims)
+    return Made(draw.scatter(panels, share_x=False), claims)  # outputs fall with the decay
 
 
 def _any_of(leaky: int, models: int) -> Verdict:
@@ -256,7 +260,10 @@ def fig15(lab: Lab) -> Made:
     n = lab.size(CONV[kernels[0], channels[0]]).n
     claims = [fewer_channels(good, channels[0], channels[-1], n), dip(good, kernels, n)]
     panels = [
-        (f"k={k}, C={c} ({a})", lab.audit(CONV[k, c], a)) for k in kernels for a in lab.attacks for c in channels
+        (f"k={k}, C={c}{lab.by(a)}", lab.audit(CONV[k, c], a))
+        for k in kernels
+        for a in lab.attacks
+        for c in channels
     ]
     return Made(draw.scatter(panels, len(lab.attacks) * len(channels)), claims)
 
@@ -339,11 +346,12 @@ def fig17(lab: Lab) -> Made:
     Most samples are near the margin; a few dozen come back.
     """
     claims = [come_back(lab.audit(LARGE), "a large training set leaks", "a few dozen good of 5,000")]
-    figure, places = draw.blank(2 * len(lab.attacks), 1, 4.4)
+    figure, places = draw.blank(2 * len(lab.attacks), 1, 3)
     for (attack, audit), best, every in zip(lab.audits(LARGE).items(), places[::2], places[1::2], strict=True):
-        draw.pairs_in(best, audit, f"a  {attack}: the best", 15, 3)
+        draw.pairs_in(best, audit, f"a  {attack}: the best, {audit.record.num_good} good", 15, 3)
         draw.points(every, audit)
-        every.set_title("b  all samples", fontsize=9, loc="left")
+        every.set(title="b  all samples", xlabel="output", ylabel="SSIM")
+    draw.explain(figure, [lab.audit(LARGE)])
     return Made(figure, [*claims, on_margin(lab.audit(LARGE), "large training set")])
 
 

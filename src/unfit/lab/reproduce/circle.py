@@ -70,7 +70,7 @@ def covered(points: Tensor, found: Tensor) -> int:
 def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figure:
     """H22 Fig. 2: a to c, then a row of d to f for each attack."""
     points = private.x - private.mean
-    figure, (a, b, c, *others) = blank(1 + len(rows), 3, 3.5)
+    figure, (a, b, c, *others) = blank(1 + len(rows), 3, 2.4)
     dots(a, points, private.y, "a  training points")
     regions(b, target)
     dots(b, points, private.y, "b  output of the net")
@@ -78,7 +78,7 @@ def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figu
     for (name, row), (d, e, f) in zip(rows.items(), zip(*[iter(others)] * 3, strict=True), strict=True):
         dots(d, *row.found, f"d  {name}: {len(row.found[0])} candidates")
         dots(e, *row.strong, f"e  {len(row.strong[0])} with a large λ")
-        dots(f, *row.kept, f"f  {len(row.kept[0])} without duplicates")
+        dots(f, *row.kept, f"f  {len(row.kept[0])} without duplicates (paper: 20)")
         ring(f, points)
     return figure
 
@@ -95,14 +95,14 @@ def regions(axes: Axes, target: Target) -> None:
 
 def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
     for value, colour in enumerate(COLOURS):
-        axes.plot(*x[y == value].T.numpy(), ".", ms=6, color=colour)
-    axes.set_title(title, fontsize=8, loc="left")
+        axes.plot(*x[y == value].T.numpy(), ".", ms=5, color=colour)
+    axes.set_title(title)
     axes.set(xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), aspect="equal", xticks=[], yticks=[])
 
 
 def ring(axes: Axes, points: Tensor) -> None:
     """Around each training point."""
-    axes.plot(*points.T.numpy(), "o", ms=11, mfc="none", mec="k", mew=0.8)
+    axes.plot(*points.T.numpy(), "o", ms=8, mfc="none", mec="k", mew=0.6)
 
 
 def _starts() -> tuple[Tensor, Tensor]:

@@ -7,6 +7,9 @@ is too close to call in between. The margin is what another draw of the samples 
 from __future__ import annotations
 
 import math
+import re
+import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -23,7 +26,10 @@ DOZENS = 24 / 500  # of the samples
 COUNT_MARGIN = 2  # of a count that must not exceed a handful
 SIMILARITY_MARGIN = 0.05  # of mean similarities and correlations
 
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
+
 Verdict = Literal["agrees", "differs", "too close to call"]
+_SAID: dict[Verdict, str] = {"agrees": "agree", "differs": "differ", "too close to call": "too close to call"}
 
 
 class Claim(Strict):
@@ -71,6 +77,40 @@ def undecided(what: str, paper: str) -> Claim:
     return Claim(
         claim=what, paper=paper, ours="–", rule=rule, verdict="too close to call", by="too few trained nets"
     )
+
+
+# Several seeds --------------------------------------------------------------------------------------------------
+
+
+def over_seeds(claims: Sequence[Claim]) -> Claim:
+    """One claim, measured with several draws of the samples: where their verdicts are not the same, it is open."""
+    count = Counter(claim.verdict for claim in claims)
+    if len(claims) == 1:
+        return claims[0]
+    return claims[0].model_copy(
+        update={
+            "ours": over_words([claim.ours for claim in claims]),
+            "verdict": claims[0].verdict if len(count) == 1 else "too close to call",
+            "by": ", ".join(f"{num} of {len(claims)} {_SAID[verdict]}" for verdict, num in count.items()),
+            "num_seeds": len(claims),
+        }
+    )
+
+
+def over_words(words: Sequence[str]) -> str:
+    """The same words with other numbers: the mean of each number, and the extremes in brackets."""
+    if len({NUMBER.sub("", each) for each in words}) > 1:
+        return "; ".join(dict.fromkeys(words))
+    spreads = [_mean_and_extremes(numbers) for numbers in zip(*map(NUMBER.findall, words), strict=True)]
+    return NUMBER.sub(lambda _: spreads.pop(0), words[0])
+
+
+def _mean_and_extremes(numbers: Sequence[str]) -> str:
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    digits = max(1, *(len(number.partition(".")[2]) for number in numbers))
+    low, *_, high = sorted(numbers, key=float)
+    return f"{statistics.mean(map(float, numbers)):.{digits}f} ({low}–{high})"
 
 
 # Kinds of claims ------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ The targets are those of the captions; what is made of them at a smaller scale, 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ from unfit.lab.reproduce.claims import (
     on_margin,
     spread,
 )
-from unfit.lab.reproduce.item import Item, Made
+from unfit.lab.reproduce.item import Item, Made, Table
 from unfit.lab.reproduce.lab import Lab, Setup, describe
 
 HANDFUL = 5
@@ -122,8 +124,10 @@ def fig3(lab: Lab) -> Made:
         dozens(lab.audit(N500), "CIFAR-10 images come back", "dozens"),
         dozens(lab.audit(MNIST), "MNIST digits come back", "dozens"),
     ]
-    audits = {f"CIFAR-10, {name}": audit for name, audit in lab.audits(N500).items()}
-    audits |= {f"MNIST, {name}": audit for name, audit in lab.audits(MNIST).items()}
+    audits: dict[str, Audit] = {}
+    for name, setup, paper in (("CIFAR-10", N500, 0.776), ("MNIST", MNIST, 0.88)):
+        accuracy = f"test accuracy {lab.facts(setup)['test_accuracy']:.1%} (paper: {paper:.1%})"
+        audits |= {f"{name}, {attack}, {accuracy}": audit for attack, audit in lab.audits(setup).items()}
     return Made(draw.grid(audits), claims)
 
 
@@ -150,7 +154,7 @@ def fig4(lab: Lab) -> Made:
     claims.append(harder([record.num_samples for record in by_size], [record.num_good for record in by_size]))
     claims.append(come_back(audits["non-homogeneous"], "biases in all hidden layers do no harm", "yes"))
     panels = [
-        (f"{_named(lab, name)} ({attack})", lab.audit(setup, attack))
+        (_named(lab, name) + lab.by(attack), lab.audit(setup, attack))
         for attack in lab.attacks
         for name, setup in FIG4.items()
     ]
@@ -170,18 +174,19 @@ def fig5(lab: Lab) -> Made:
     target, private = lab.target(CIRCLE), lab.private(CIRCLE)
     points, found = private.x - private.mean, circle.inverted(target)
     rows = target.weights["layer1.weight"]
-    figure, places = draw.blank(2, 3, 3.2)
-    circle.dots(places[0], *found, "model inversion, 2-D")
+    figure, places = draw.blank(2, 3, 2.4)
+    num = circle.covered(points, found[0])
+    circle.dots(places[0], *found, f"model inversion, 2-D: {num} of {len(points)} (paper: 7)")
     circle.ring(places[0], points)
     live = rows[rows.norm(dim=1) > LIVE * rows.norm(dim=1).max()]
     shown = 1.2 * live / live.norm(dim=1).max()
-    circle.dots(places[3], shown, torch.zeros(len(live)), "weights, 2-D (relative sizes)")
+    circle.dots(places[3], shown, torch.zeros(len(live)), "weights, 2-D, relative sizes")
     circle.ring(places[3], points)
     claims = [
         Claim(
             claim="inversion finds few of the 20 points",
             paper="7",
-            ours=str(num := circle.covered(points, found[0])),
+            ours=str(num),
             rule=f"at most half, ± {COUNT_MARGIN}",
             verdict=judge(len(points) / 2 - num, 0, COUNT_MARGIN),
             by=f"{num - 7:+d} to the paper's",
@@ -193,8 +198,9 @@ def fig5(lab: Lab) -> Made:
             few(byinversion, f"inversion gives at most a handful, {name}", "class representatives", HANDFUL)
         )
         claims.append(few(byweights, f"weights give at most a handful, {name}", "3 or 4", HANDFUL))
-        draw.pairs_in(places[place], byinversion, f"model inversion, {name}: nearest")
-        draw.pairs_in(places[place + 3], byweights, f"weights, {name}: nearest")
+        draw.pairs_in(places[place], byinversion, f"model inversion, {name}: {byinversion.record.num_good} good")
+        shown = f"weights, {name}: {byweights.record.num_good} good (paper: 3 or 4)"
+        draw.pairs_in(places[place + 3], byweights, shown)
     return Made(figure, claims)
 
 
@@ -323,7 +329,9 @@ def fig16(lab: Lab) -> Made:
         dozens(lab.audit(SHORT_MNIST), "10⁴ epochs on MNIST leak", "a large portion"),
     ]
     panels = [
-        (f"{name} ({attack})", lab.audit(setup, attack)) for attack in lab.attacks for name, setup in FIG16.items()
+        (name + lab.by(attack), lab.audit(setup, attack))
+        for attack in lab.attacks
+        for name, setup in FIG16.items()
     ]
     return Made(draw.scatter(panels, 5), claims)
 
@@ -395,7 +403,7 @@ def table1(lab: Lab) -> Made:
             ACCURACY,
         ),
     ]
-    return Made(made.figure, [*claims, *made.claims])
+    return replace(made, claims=[*claims, *made.claims])
 
 
 def table2(lab: Lab) -> Made:
@@ -404,7 +412,7 @@ def table2(lab: Lab) -> Made:
 
 
 def _table(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
-    cells, claims = [], []
+    cells, claims, numbers = [], [], []
     for setup, (loss, accuracy, test_loss) in rows.items():
         fitted = lab.facts(setup)
         name = f"{setup.data}, {describe(lab.size(setup))}"
@@ -420,6 +428,9 @@ def _table(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
                 f"{test_loss:.2f}",
                 f"{fitted['test_loss']:.2f}",
             )
+        )
+        numbers.append(
+            ((loss, fitted["loss"]), (100 * accuracy, 100 * ours), (test_loss, fitted["test_loss"])),
         )
         claims.append(
             Claim(
@@ -441,7 +452,9 @@ def _table(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
         "test loss, paper",
         "ours",
     )
-    return Made(draw.table(header, cells), claims)
+    kinds = ("training loss", "test accuracy, %", "test loss")
+    panels = dict(zip(kinds, zip(*numbers, strict=True), strict=True))
+    return Made(draw.beside([row[0] for row in cells], panels), claims, Table(columns=header, rows=tuple(cells)))
 
 
 ITEMS = (
@@ -449,17 +462,17 @@ ITEMS = (
     Item(fig2, (CIRCLE,), 75),
     Item(fig3, (N500, MNIST), 70),
     Item(fig4, tuple(FIG4.values()), 225),
-    Item(fig5, (CIRCLE, N500, MNIST), 210),
+    Item(fig5, (CIRCLE, N500, MNIST), 210, attacked=False, inverted=True),
     Item(fig6, (N100,), 25),
     Item(fig7, (N1000,), 50),
     Item(fig8, (NARROW,), 20),
     Item(fig9, (DEEP,), 35),
     Item(fig10, (DEEPER,), 35),
     Item(fig11, (BIASED,), 30),
-    Item(fig12, (N500,), 95),
-    Item(fig13, (MNIST,), 45),
-    Item(fig14, (N500,), 10),
-    Item(fig15, (MNIST,), 10),
+    Item(fig12, (N500,), 95, attacked=False, inverted=True),
+    Item(fig13, (MNIST,), 45, attacked=False, inverted=True),
+    Item(fig14, (N500,), 10, attacked=False),
+    Item(fig15, (MNIST,), 10, attacked=False),
     Item(fig16, (*FIG16.values(), N50, N500), 195),
     Item(fig17, (STANDARD10,), 5),
     Item(fig18, (STANDARD50,), 5),

@@ -11,23 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure
 
 from unfit.attacker.attacks.fast import FastKKT
+from unfit.attacker.attacks.inversion import Inversion
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.costs import operations_per_second, pass_operations
 from unfit.attacker.ica import tellable
-from unfit.base.files import Strict, new_folder, write_json
+from unfit.base.errors import UnfitError
+from unfit.base.files import Strict, new_file, new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
-from unfit.lab.reproduce.claims import Claim, Verdict
-from unfit.lab.reproduce.draw import save
-from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Measured, Setup
+from unfit.base.times import duration
+from unfit.lab.reproduce.claims import Claim, Verdict, over_seeds, over_words
+from unfit.lab.reproduce.draw import STYLE, save
+from unfit.lab.reproduce.lab import FULL, SMALL, WHERE, Lab, Measured, Setup
 
 FILES = ("results.json", "figure.png", "figure.svg", "text.md")
+OTHERS = "others"  # the folder of what was measured with another seed or at another scale
 SHAPES = {"cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mnist": (1, 28, 28), "circle": (2,)}
 FLOW_STEPS = 1500  # that training takes, about
+
+
+class Table(Strict):
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 class Results(Strict):
@@ -42,6 +52,7 @@ class Results(Strict):
     similarity: str
     claims: list[Claim]
     measured: list[Measured]
+    table: Table | None = None
     notes: list[str]
     seconds: float  # of this item's targets, attacks and drawing; what was kept from other items counts in full
     machine: str
@@ -59,20 +70,25 @@ def _loud(claim: Claim) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """What a figure's function gives back."""
+    """What a figure's function gives back; `table`, where the paper has one."""
 
     figure: Figure
     claims: list[Claim]
+    table: Table | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """`make` draws it and judges its claims; `targets`: all that it trains; `seconds`: measured at small scale."""
+    """`make` draws it and judges its claims; `targets`: all that it trains; `seconds`: measured at small scale.
+
+    `attacked`: whether by the attacks that are asked for; `inverted`: whether by model inversion.
+    """
 
     make: Callable[[Lab], Made]
     targets: tuple[Setup, ...]
     seconds: float
     attacked: bool = True
+    inverted: bool = False
 
     @property
     def name(self) -> str:
@@ -90,14 +106,34 @@ class Item:
 
     def full_seconds(self, attacks: Sequence[str]) -> float:
         """At the paper's own size on this machine, by operations counted: within a factor of three."""
-        return sum(_full_seconds(setup, attacks if self.attacked else ()) for setup in self.targets)
+        every = (*(attacks if self.attacked else ()), *(["inversion"] * self.inverted))
+        return sum(_full_seconds(setup, every) for setup in self.targets)
+
+    def why_not_run(self, lab: Lab) -> str:
+        """At full scale: the data that are missing, or how long it would take."""
+        for data, setup in {setup.data: setup for setup in self.targets}.items():
+            try:
+                lab.check([setup])
+            except UnfitError:
+                return f"needs {WHERE[data][0]}"
+        return f"about {duration(self.full_seconds(lab.attacks))}"
 
 
-def make(item: Item, lab: Lab, folder: Path, force: bool = False) -> Results:
+def place_of(out: Path, item: Item, scale: str, seed: int) -> Path:
+    """The item's folder; if that holds another scale or seed already, a file of numbers alone beside it."""
+    first = out / item.name / FILES[0]
+    if first.is_file() and (about := read_json(first)) and (about["scale"], about["seed"]) != (scale, seed):
+        return out / OTHERS / f"{scale}-{seed}" / f"{item.name}.json"
+    return out / item.name
+
+
+def make(item: Item, lab: Lab, place: Path, force: bool = False) -> Results:
     """Make everything in a lab of its own, and write it: results.json, the figure as PNG and SVG, a short text."""
     lab.check(item.targets)
     began = time.perf_counter()
-    with new_folder(folder, force, FILES) as partial:
+    alone = place.suffix == ".json"
+    output = new_file(place, force) if alone else new_folder(place, force, FILES)
+    with output as partial, mpl.rc_context(STYLE):
         made = item.make(lab)
         here = time.perf_counter() - began
         results = Results(
@@ -109,14 +145,16 @@ def make(item: Item, lab: Lab, folder: Path, force: bool = False) -> Results:
             similarity="SSIM, Gaussian window 11 (the papers' code: window 3)",
             claims=made.claims,
             measured=list(lab.used.values()),
+            table=made.table,
             notes=lab.notes,
             seconds=round(max(here, _spent(lab)), 1),
             machine=_machine(),
             command=_command(item, lab),
         )
-        save(made.figure, partial)
-        (partial / "text.md").write_text(text(results, item), encoding="utf-8")
-        write_json(partial / "results.json", results.model_dump(mode="json"))
+        write_json(partial if alone else partial / FILES[0], results.model_dump(mode="json"))
+        if not alone:
+            save(made.figure, partial)
+            (partial / "text.md").write_text(text([results], item), encoding="utf-8")
     return results
 
 
@@ -140,22 +178,29 @@ def _spent(lab: Lab) -> float:
     return sum(trained.values()) + attacked
 
 
-def text(results: Results, item: Item) -> str:
-    """The paper's claim, our numbers, the verdict, by how much and by which rule."""
+def text(seeds: Sequence[Results], item: Item) -> str:
+    """The paper's claim, our numbers (over the seeds), the verdict, by how much and by which rule."""
+    results = seeds[0]
     lines = [f"# {results.title}", "", f"*{results.name}.* {item.caption}", ""]
     lines += ["| claim | paper | ours | verdict | by | rule | seeds |", "|---|---|---|---|---|---|---|"]
     lines += [
-        row(c.claim, c.paper, c.ours, bold(c.verdict), c.by, c.rule, str(c.num_seeds)) for c in results.claims
+        row(c.claim, c.paper, c.ours, bold(c.verdict), c.by, c.rule, str(c.num_seeds)) for c in joined(seeds)
     ]
     lines += [
         "",
         "| target | attack | train acc. | test acc. | good | on unseen | recovered |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(measured) for measured in results.measured]
+    lines += [_row(measured, seeds) for measured in results.measured]
+    if results.table:
+        lines += ["", row(*results.table.columns), "|---" * len(results.table.columns) + "|"]
+        lines += [row(*cells) for cells in results.table.rows]
     lines += ["", *(f"{note}  " for note in results.notes)]
+    numbers = ", ".join(str(each.seed) for each in seeds)
+    one = f"seed {numbers}"
+    several = f"seeds {numbers}: means, and extremes in brackets; the figure is of seed {results.seed}"
     lines += [
-        f"Scale {results.scale}, seed {results.seed}; similarity: {results.similarity}. "
+        f"Scale {results.scale}, {several if len(seeds) > 1 else one}; similarity: {results.similarity}. "
         "*good*: SSIM > 0.4; *recovered*: above what 1% of as many unseen samples reach.  ",
         f"{results.seconds:.0f} s on {results.machine}: `{results.command}`",
         "",
@@ -175,11 +220,25 @@ def bold(verdict: Verdict) -> str:
     return verdict if verdict == "agrees" else f"**{verdict}**"
 
 
-def _row(m: Measured) -> str:
-    counts = (m.num_good, m.num_good_unseen, m.num_recovered)
-    cells = ["–" if count is None else str(count) for count in counts]
-    accuracies = [f"{m.train_accuracy:.1%}", f"{m.test_accuracy:.1%}"]
-    return row(f"{m.data}, {m.target}", m.attack or "–", *accuracies, *cells)
+def joined(seeds: Sequence[Results]) -> list[Claim]:
+    """What the seeds say together, claim by claim."""
+    return [over_seeds(claims) for claims in zip(*(each.claims for each in seeds), strict=True)]
+
+
+def _row(first: Measured, seeds: Sequence[Results]) -> str:
+    """A target and an attack, over the seeds."""
+    same = [
+        m
+        for each in seeds
+        for m in each.measured
+        if (m.data, m.target, m.attack) == (first.data, first.target, first.attack)
+    ]  # a seed may lack it, as the papers' solver is run for one alone
+    counts = [[m.num_good, m.num_good_unseen, m.num_recovered] for m in same]
+    cells = [["–" if count is None else str(count) for count in each] for each in counts]
+    words = [
+        [f"{m.train_accuracy:.1%}", f"{m.test_accuracy:.1%}", *each] for m, each in zip(same, cells, strict=True)
+    ]
+    return row(f"{first.data}, {first.target}", first.attack or "–", *map(over_words, zip(*words, strict=True)))
 
 
 def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
@@ -194,5 +253,11 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
         "unmix": unmix.seconds(ranks, shape),
     }
     each["auto"] = each["fast"] + each["unmix"]
-    training = FLOW_STEPS * 6 * setup.n * pass_operations(architecture) / operations_per_second()
-    return training + sum(each[attack] for attack in attacks)
+    once = pass_operations(architecture) / operations_per_second()
+    each["inversion"] = 4 * FULL.inversions * Inversion().iterations * once
+    return 6 * _passes(setup) * once + sum(each[attack] for attack in attacks)
+
+
+def _passes(setup: Setup) -> int:
+    """Samples that training takes through the net, there and back."""
+    return setup.n * (FLOW_STEPS if setup.fit.method == "flow" else setup.fit.epochs)

@@ -222,6 +222,10 @@ class Lab:
         """What it was trained on."""
         return private_set(AuditRequest(target=str(self.run(setup))))[1]
 
+    def by(self, attack: str) -> str:
+        """What a title says of the attack, where there are several."""
+        return f" ({attack})" if len(self.attacks) > 1 else ""
+
     def audits(self, setup: Setup) -> dict[str, Audit]:
         """One audit for each attack, in the order asked for; claims are judged by the first."""
         return {attack: self.audit(setup, attack) for attack in self.attacks}

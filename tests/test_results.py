@@ -1,0 +1,101 @@
+"""docs/results.md is what its command renders; its sections say if the code has changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import page
+from page import Section, Table, Watch, bare, hash_of, parse, take, write_section
+
+LINES = [
+    "Some words.",
+    "",
+    "| net | seconds | processor seconds | fit, s |",
+    "|---|---|---|---|",
+    "| a | 1 | 2 | 3 |",
+    "",
+    "An end.",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page of its own, of sections of its own."""
+    monkeypatch.setattr(page, "STORED", tmp_path / "stored")
+    monkeypatch.setattr(page, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(page, "LOOK", 0.05)
+    return tmp_path
+
+
+def test_the_page_is_what_the_command_renders() -> None:
+    assert page.RESULTS.read_text("utf-8") == page.page(), "run `make results`, and commit docs/results.md"
+
+
+def test_a_section_is_stored_and_rendered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "BUSY", 100)
+    write_section("One", LINES, ("lab/fit.py",))
+    write_section("Two", ["More."], ("lab",))
+    write_section("One", [*LINES, "Again."], ("lab/fit.py",))  # in its old place
+    text = (folder / "results.md").read_text("utf-8")
+    assert text.index("## One") < text.index("Again.") < text.index("## Two")
+    assert "\n".join(LINES) in text
+    assert "Others kept" in text
+    assert "Older" not in text
+
+
+def test_a_section_older_than_the_code_says_so(folder: Path) -> None:
+    now = Section(title="a", place=1, code={"lab": hash_of("lab")}, content=[["w"]])
+    assert now.lines == ["## a", "", "w", ""]
+    old = now.model_copy(update={"code": {"lab": hash_of("lab"), "base": "0", "gone.py": "1"}})
+    assert old.lines[2] == "*Older than the code: base, gone.py changed since.*"
+    assert "may have changed" in now.model_copy(update={"code": {}}).lines[2]
+
+
+def test_what_changes_no_number_changes_no_hash() -> None:
+    code = 'def f(x):\n    """Say."""\n    return x + 1  # why\n'
+    assert bare(code) == bare("# head\n\ndef f(x):\n    return x + 1\n")
+    assert bare(code) != bare(code.replace("+", "-"))
+    assert '"#abc"' in bare('colour = "#abc"\n')
+
+
+def test_beside_others_no_seconds_are_stated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "BUSY", -1)
+    write_section("One", LINES, ("lab",))
+    assert "| net | processor seconds |\n|---|---|\n| a | 2 |" in (folder / "results.md").read_text("utf-8")
+    before = (folder / "results.md").read_bytes()
+    with pytest.raises(SystemExit, match="alone on the machine"):
+        write_section("Race", LINES, ("lab",), timed=True)
+    assert (folder / "results.md").read_bytes() == before
+
+
+def test_others_are_told_from_oneself() -> None:
+    """A process that computes is another's until it is waited for; then it was ours."""
+    watch = Watch()
+    burn = subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 0.6: pass"])
+    os.waitid(os.P_PID, burn.pid, os.WEXITED | os.WNOWAIT)
+    seen = watch.others
+    burn.wait()
+    assert seen - watch.others > 0.2
+
+
+def test_what_is_written_by_hand_is_taken(folder: Path) -> None:
+    page.store(Section(title="One", place=1, date="2026-01-01", machine="m", content=[["before"]]))
+    page.render()
+    text = page.RESULTS.read_text("utf-8")
+    page.RESULTS.write_text(
+        text.replace("before", "after\n\n| a \\| b | c |\n|---|---|\n| 1 | |"), encoding="utf-8"
+    )
+    take("One", ())
+    (found,) = page.stored()
+    assert found.content == [["after"], Table(columns=["a \\| b", "c"], rows=[["1", ""]])]
+    assert (found.machine, found.code) == ("m", {})
+    take("One", ["lab"])
+    assert page.stored()[0].code == {"lab": hash_of("lab")}
+    assert parse([]) == []
