@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from unfit.base.errors import UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, as_net, batch_norm, convolution, dense, layer_norm
 from unfit.base.formats.limits import Weights, check_shapes, check_zip, ready, whole
+from unfit.base.formats.numpy import NUMBERS
 from unfit.base.formats.tensors import natural
 
 Datasets = dict[str, list[Any]]  # of each layer, in Keras' order
@@ -107,12 +108,14 @@ def _read(path: Path, datasets: Datasets) -> Arrays:
     check_shapes(path, (each.shape for each in every))
     if any(each.external or each.is_virtual for each in every):
         raise UnfitError(f"{path}: its values are in other files")
+    if strange := [each.name for each in every if each.dtype.kind not in NUMBERS]:
+        raise UnfitError(f"{path}: {strange[0]} does not hold numbers")
     return {name: [torch.tensor(each[()]) for each in those] for name, those in datasets.items()}
 
 
 def _by_class(file: Any, config: dict[str, Any]) -> Datasets:
     """Keras 3 names groups by the classes of the layers: dense, dense_1, …"""
-    place = next(name for name in ("layers", "_layer_checkpoint_dependencies") if name in file)
+    place = _place(file)
     used: Counter[str] = Counter()
     found: Datasets = {}
     for layer in config["config"]["layers"]:
@@ -121,6 +124,11 @@ def _by_class(file: Any, config: dict[str, Any]) -> Datasets:
         used[kind] += 1
         found[layer["config"]["name"]] = _variables(file, f"{place}/{group}")
     return found
+
+
+def _place(file: Any) -> str:
+    """Where Keras 3 has its layers; early versions had them elsewhere."""
+    return "layers" if "layers" in file else "_layer_checkpoint_dependencies"
 
 
 def _snake_case(name: str) -> str:
@@ -149,7 +157,7 @@ def _text(value: Any) -> str:
 
 
 def _all_groups(file: Any) -> Datasets:
-    layers = _inner(file, "layers" if "layers" in file else "_layer_checkpoint_dependencies")
+    layers = _inner(file, _place(file))
     return {name: _variables(layers, name) for name in sorted(layers, key=natural)}
 
 
@@ -279,6 +287,8 @@ def _dense(layer: Layer, place: Place) -> list[nn.Module]:
     if len(place.shape) != 1:
         raise CannotReadError(f"inputs of shape {place.shape}; flatten them first")
     kernel, bias = layer.kernel()
+    if kernel.ndim != 2:
+        raise CannotReadError(f"a kernel of shape {tuple(kernel.shape)}")
     kernel = kernel if place.order is None else kernel[place.order]
     place.shape, place.order = (kernel.shape[1],), None
     return [dense(kernel.T, bias)]

@@ -37,7 +37,11 @@ def whole(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
 
 def check_file(path: Path) -> None:
     """A regular file of a size that can be read: not a device, a pipe or a folder."""
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:  # a name that is too long
+        raise UnfitError(f"cannot read {path}: {error.strerror}") from error
+    if not is_file:
         raise UnfitError(f"{path}: no such checkpoint; {CHECKPOINTS}")
     check_size(path, "has", path.stat().st_size)
 
