@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import resource
+import struct
 import sys
 import zipfile
 from dataclasses import replace
@@ -14,6 +16,7 @@ from xml.etree import ElementTree
 
 import h5py
 import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 
@@ -91,6 +94,32 @@ def test_a_keras_archive_without_layers_is_refused(tmp_path: Path) -> None:
         archive.writestr("model.weights.h5", inner.getvalue())
     with pytest.raises(UnfitError, match="0 arrays of weights"):
         read_model(path)
+
+
+def test_a_string_in_hdf5_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
+    fuzz = fuzzer()
+    fuzz.checkpoint_readers(tmp_path / "c")
+    path = tmp_path / "c" / "net.h5"
+    with h5py.File(path) as file:
+        size = len(file.attrs["model_config"])
+    content = path.read_bytes()
+    place = struct.pack("<IQ", size, content.index(b"GCOL"))  # a string is its length and the heap that holds it
+    assert content.count(place) == 1
+    path.write_bytes(content.replace(place, b"\xff" * 4 + place[4:]))
+    before, limits = fuzz.peak(), resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(UnfitError, match="not a complete Keras file"):
+        read_model(path)
+    assert fuzz.peak() - before < 2**29
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_a_constant_of_onnx_without_a_value_is_refused(tmp_path: Path) -> None:
+    fuzzer().checkpoint_readers(tmp_path / "c")
+    model = onnx.load(tmp_path / "c" / "net.onnx")
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["empty"]))
+    onnx.save(model, tmp_path / "c" / "net.onnx")
+    with pytest.raises(UnfitError, match="a constant without a value"):
+        read_model(tmp_path / "c" / "net.onnx")
 
 
 def test_a_shard_whose_name_is_too_long_is_refused(tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, as_net, batch_norm, convolution, dense, layer_norm
-from unfit.base.formats.limits import Weights, check_shapes, check_zip, ready, whole
+from unfit.base.formats.limits import Weights, bounded, check_shapes, check_zip, ready, whole
 from unfit.base.formats.numpy import NUMBERS
 from unfit.base.formats.tensors import natural
 
 Datasets = dict[str, list[Any]]  # of each layer, in Keras' order
 Arrays = dict[str, list[Tensor]]
+MAX_ATTRIBUTE = 2**28  # bytes that reading one may take: descriptions of nets have kilobytes
 HEAP = b"GCOL\x01\0\0\0"
 IN_A_ROW = "only layers in a row are read"
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")  # γ, β and the statistics, as Keras stores them
@@ -54,7 +55,7 @@ def read_h5(path: Path) -> Weights | nn.Module:
         _check_heaps(path)
     with whole(path, "Keras"), _opened(path, path) as file:
         if "model_config" in file.attrs:
-            config = json.loads(file.attrs["model_config"])
+            config = json.loads(_attribute(file, "model_config"))
             return _net(path, config, _read(path, _by_name(_inner(file, "model_weights"))))
         return _as_weights(path, _read(path, _by_name(file) if "layer_names" in file.attrs else _all_groups(file)))
 
@@ -146,10 +147,16 @@ def _variables(file: Any, name: str) -> list[Any]:
 def _by_name(file: Any) -> Datasets:
     """Before Keras 3: a group for each layer, whose `weight_names` lead to its arrays."""
     found: Datasets = {}
-    for name in map(_text, file.attrs["layer_names"]):
+    for name in map(_text, _attribute(file, "layer_names")):
         group = _inner(file, name)
-        found[name] = [_inner(group, _text(each)) for each in group.attrs["weight_names"]]
+        found[name] = [_inner(group, _text(each)) for each in _attribute(group, "weight_names")]
     return found
+
+
+def _attribute(item: Any, name: str) -> Any:
+    """A string of any length is stored with the length that it claims, for which HDF5 allocates memory."""
+    with bounded(MAX_ATTRIBUTE):
+        return item.attrs[name]
 
 
 def _text(value: Any) -> str:
