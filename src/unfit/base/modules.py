@@ -483,6 +483,11 @@ def _relu_follows(whole: Whole, call: Call) -> bool:
     sums = call.output.std() * torch.randn(call.output.shape, generator=torch.Generator().manual_seed(1))
     sums.requires_grad_()
     phi = whole.finish(call.received, sums)
+    if not phi.requires_grad:
+        raise NotApplicableError(
+            "the model computes its outputs without gradients (`torch.no_grad`, `detach`), and attacks need them: "
+            "leave that to whoever calls it"
+        )
     weights = torch.randn(phi.shape, generator=torch.Generator().manual_seed(2))
     (slope,) = torch.autograd.grad(phi, sums, weights, allow_unused=True)
     if slope is None:
