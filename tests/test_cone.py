@@ -66,7 +66,12 @@ def positive(num: int, random: np.random.Generator) -> np.ndarray:
     return random.random(size=(num, 150)) + 0.1
 
 
-KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive)}
+def steep(num: int, random: np.random.Generator) -> np.ndarray:
+    """Some values are hardly more than the zeros beside them."""
+    return np.maximum(random.normal(size=(num, 150)) - 0.7, 0) ** 4
+
+
+KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive, steep)}
 NUM = 20
 
 
@@ -122,6 +127,14 @@ def test_all_samples_come_back_proven_and_to_scale_and_none_that_was_not_seen(ki
     assert distances(proven, x).max() < RIGHT
     assert distances(x, proven).max() < RIGHT
     assert distances(proven, unseen).min() > 0.1
+
+
+def test_small_values_among_the_zeros_do_not_lead_astray():
+    """Six are proven if what is about zero is guessed only once."""
+    candidates = found("steep")
+    proven = candidates.x[candidates.proven]
+    assert len(proven) > 9
+    assert (distances(proven, trained("steep")[2]) < RIGHT).all()
 
 
 @pytest.mark.parametrize("kind", ["records", "counts"])

@@ -51,7 +51,7 @@ NEGATIVE = 100.0  # what a negative value costs: 10 does as well, 1 finds a quar
 RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
 SOFT = 0.1  # of the mean value: what a reweighted program takes for small
 STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
-ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
+ROUGH = (1e-2, 1e-3, 1e-4)  # of the mean value: what first counts as zero in a program's answer
 MOST_COSINES = 4096**2  # between inputs, at once: with more inputs, each is compared with some of the others
 ENOUGH_COLUMNS = 3  # times the rank: a random span of more than 2 inputs a dimension has no cone (Wendel)
 
@@ -484,16 +484,24 @@ def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
 
 
 def snap(space: Space, c: Array) -> Array:
-    """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole."""
-    values = np.abs(c @ space.directions)
-    a = c @ space.whitening
-    for rough in (*ROUGH, None, None):
+    """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole.
+
+    What is about zero is guessed more than once: a few small values among the zeros can lead to another vector.
+    """
+    tries = (_snapped(space, c, (*ROUGH[i:], None, None)) for i in range(len(ROUGH)))
+    a = max(tries, key=lambda each: int(vanishing(space, each).sum()))
+    return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
+
+
+def _snapped(space: Space, c: Array, guesses: tuple[float | None, ...]) -> Array:
+    values, a = np.abs(c @ space.directions), c @ space.whitening
+    for rough in guesses:
         zero = vanishing(space, a) if rough is None else values < rough * values.mean()
         if zero.sum() < space.n - 1:
             break
         a = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)[1][:, 0]
         values = np.abs(a @ space.colouring @ space.directions)
-    return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
+    return a
 
 
 def vanishing(space: Space, a: Array) -> Flags:
