@@ -134,7 +134,7 @@ def test_small_values_among_the_zeros_do_not_lead_astray():
     candidates = found("steep")
     proven = candidates.x[candidates.proven]
     assert len(proven) > 9
-    assert (distances(proven, trained("steep")[2]) < RIGHT).all()
+    assert (distances(proven, trained("steep")[2]) < RIGHT).sum() == len(proven)
 
 
 @pytest.mark.parametrize("kind", ["records", "counts"])
