@@ -257,7 +257,7 @@ def test_a_vector_of_rounding_errors_is_no_sample(size, is_sample):
     x = features(10, np.random.default_rng(0))
     x[0] *= size
     live = np.ones(x.shape[1], bool)
-    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), live)
+    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), live, np.eye(10))
     assert may_be_sample(space, np.eye(10)[0]) == is_sample
 
 
@@ -266,7 +266,7 @@ def test_only_samples_that_add_up_to_nothing_are_centred(share):
     """As faces less their mean do: what rounding leaves of their sum was once taken for a cone."""
     x = features(10, np.random.default_rng(0))
     x = x - share * x.mean(0)
-    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), np.ones(x.shape[1], bool))
+    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), np.ones(x.shape[1], bool), np.eye(10))
     assert is_centred(space) == (share == 1)
     assert not has_cone(space) or share < 1
 
