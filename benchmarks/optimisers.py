@@ -45,7 +45,7 @@ TRAININGS = (
 
 def main(folder: str) -> None:
     torch.set_num_threads(1)
-    write_section("The state of an optimiser", table(folder))
+    write_section("The state of an optimiser", table(folder), ("attacker", "auditor"))
 
 
 def table(folder: str) -> Iterator[str]:
@@ -54,7 +54,7 @@ def table(folder: str) -> Iterator[str]:
     yield "*good*: SSIM > 0.4, Gaussian window 11, and on as many unseen samples. *strangers*: the same file, audited with 100 samples that"
     yield f"it was not trained on. Means over seeds {', '.join(map(str, SEEDS))} with the extremes; processor seconds of the audit, one thread."
     yield ""
-    yield "| training | file | directions | good | on unseen | recognisable | proven | verdicts | strangers | seconds |"
+    yield "| training | file | directions | good | on unseen | recognisable | proven | verdicts | strangers | processor seconds |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for training in TRAININGS:
         for with_state in (False, True):
