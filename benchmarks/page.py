@@ -125,9 +125,13 @@ class Watch:
         self.began, self.busy, self.own = time.perf_counter(), _busy_seconds(), _own_seconds()
 
     @property
+    def seconds(self) -> float:
+        """That others have computed."""
+        return max(0.0, _busy_seconds() - self.busy - (_own_seconds() - self.own))
+
+    @property
     def others(self) -> float:
-        spent = _busy_seconds() - self.busy - (_own_seconds() - self.own)
-        return round(max(0.0, spent) / (time.perf_counter() - self.began), 2)
+        return round(self.seconds / (time.perf_counter() - self.began), 2)
 
 
 def _busy_seconds() -> float:
