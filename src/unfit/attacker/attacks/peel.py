@@ -117,6 +117,8 @@ class Peel(Prover):
         """Why nothing can be proven; None if something may be."""
         if mixtures.start is None:
             return "it needs a base: the weights training started from, which `unfit start` may find"
+        if mixtures.is_moment:
+            return "an optimiser's moment weighs the last steps most: a few samples drown the others' gates"
         if mixtures.conv is not None:
             return "the first layer is a convolution"
         if not mixtures.relu:
