@@ -6,7 +6,7 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -147,7 +147,7 @@ def make(item: Item, lab: Lab, place: Path, force: bool = False) -> Results:
             measured=list(lab.used.values()),
             table=made.table,
             notes=lab.notes,
-            seconds=round(max(here, _spent(lab)), 1),
+            seconds=round(max(here, spent(lab.used.values())), 1),
             machine=_machine(),
             command=_command(item, lab),
         )
@@ -171,11 +171,15 @@ def _machine() -> str:
     return f"{platform.machine()}, {threads} of {os.cpu_count()} cores, PyTorch {torch.__version__}"
 
 
-def _spent(lab: Lab) -> float:
-    """Seconds that the targets and attacks took when they were made."""
-    trained = {(m.target, m.data): m.seconds["training"] for m in lab.used.values()}
-    attacked = sum(sum(m.seconds.values()) - m.seconds["training"] for m in lab.used.values())
-    return sum(trained.values()) + attacked
+def spent(measured: Iterable[Measured]) -> float:
+    """Seconds that these targets and attacks took when they were made, each of them once."""
+    seconds: dict[tuple[object, ...], float] = {}
+    for m in measured:
+        net = m.data, m.target, m.train_loss
+        seconds[net] = m.seconds["training"]
+        if m.attack:
+            seconds[*net, m.attack] = sum(m.seconds.values()) - m.seconds["training"]
+    return sum(seconds.values())
 
 
 def text(seeds: Sequence[Results], item: Item) -> str:
