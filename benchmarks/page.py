@@ -219,7 +219,7 @@ def take(title: str, code: Sequence[str]) -> None:
     known = next(
         (s.model_dump() for s in stored() if s.title == title), {"title": title, "place": place_of(title)}
     )
-    written = re.sub(r"\A\s*\*(Measured|Others|Older).*\*\n", "", found[1])
+    written = re.sub(r"\A\s*\*(Measured|Others|Older|No hash).*\*\n", "", found[1])
     hashes = {name: hash_of(name) for name in code} or known.get("code", {})
     store(Section(**known | {"code": hashes, "content": parse(written.splitlines())}))
 

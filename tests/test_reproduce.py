@@ -293,6 +293,7 @@ def test_what_was_run_at_full_size_is_collected(data_dir, cache, tmp_path):
     assert "1 of 2 items and 1 of 2 claims were run at full size, in 0.0 hours." in page
     assert f"| {small.claims[0].ours} | **too close to call** | n=10: much more | agrees | 120 min |" in page
     assert "| not run |  | about 2 days |" in page
+    assert "| n=10: another |" in (out / item.name / "text.md").read_text("utf-8").partition("own size")[2]
     assert (out / item.name / "figure.png").read_bytes() == before
     assert collect(away, away, ITEMS, lambda item: "") == 0  # its own
 

@@ -96,6 +96,10 @@ def test_what_is_written_by_hand_is_taken(folder: Path) -> None:
     (found,) = page.stored()
     assert found.content == [["after"], Table(columns=["a \\| b", "c"], rows=[["1", ""]])]
     assert (found.machine, found.code) == ("m", {})
+    page.store(Section(title="Two", place=2, content=[["by hand"]]))
+    page.render()
+    take("Two", ())
+    assert page.stored()[1].content == [["by hand"]]  # and not what is said above it
     take("One", ["lab"])
     assert page.stored()[0].code == {"lab": hash_of("lab")}
     assert parse([]) == []

@@ -44,7 +44,7 @@ def write_pages(out: Path, items: Iterable[Item]) -> None:
             seeds = [first, *(each for each in others if each.scale == first.scale)]
             small[item.name] = seeds
             full[item.name] = [each for each in others if each.scale == FULL.name]
-            _write(out / item.name / "text.md", text(seeds, item))
+            _write(out / item.name / "text.md", text(seeds, item, full[item.name]))
     _write(out / "index.md", HEAD + "\n".join(_summary(list(small.values()))) + "\n")
     if any(full.values()):
         reasons = read_json(out / OTHERS / NOT_RUN) if (out / OTHERS / NOT_RUN).is_file() else {}
