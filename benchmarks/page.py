@@ -126,8 +126,12 @@ class Watch:
 
     @property
     def others(self) -> float:
-        spent = _busy_seconds() - self.busy - (_own_seconds() - self.own)
-        return round(max(0.0, spent) / (time.perf_counter() - self.began), 2)
+        return round(max(0.0, self.seconds) / (time.perf_counter() - self.began), 2)
+
+    @property
+    def seconds(self) -> float:
+        """Of processors, spent by others."""
+        return _busy_seconds() - self.busy - (_own_seconds() - self.own)
 
 
 def _busy_seconds() -> float:
