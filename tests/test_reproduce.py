@@ -276,7 +276,7 @@ def test_another_seed_is_stored_beside_the_first(data_dir, cache, tmp_path):
     assert over_words([results.claims[0].ours for results in found]) in (tmp_path / "index.md").read_text("utf-8")
 
 
-def test_what_was_run_at_full_size_is_collected(data_dir, cache, tmp_path):
+def test_what_was_run_at_full_size_is_collected(run, data_dir, cache, tmp_path):
     item = chosen("haim2022/fig17")[0]
     out, away = tmp_path / "out", tmp_path / "away"
     for other in (item, chosen("haim2022/fig1")[0]):
@@ -296,6 +296,10 @@ def test_what_was_run_at_full_size_is_collected(data_dir, cache, tmp_path):
     assert "| n=10: another |" in (out / item.name / "text.md").read_text("utf-8").partition("own size")[2]
     assert (out / item.name / "figure.png").read_bytes() == before
     assert collect(away, away, ITEMS, lambda item: "") == 0  # its own
+    code, printed, _ = run("reproduce", "--collect", str(away), "--out", str(out), "--data-dir", str(data_dir))
+    assert (code, printed.startswith("1 items of")) == (0, True)
+    assert "| not run |  | about " in (out / "full.md").read_text("utf-8")
+    assert "CIFAR-100" in (out / "others" / "not-run.json").read_text("utf-8")  # not among the data
 
 
 def test_a_bar_in_a_cell_does_not_end_it():
