@@ -2,8 +2,9 @@
 
     python benchmarks/fuzz.py [--count 1000] [--seed 0] [--only NAME]
 
-Mutations know the structure of JSON and safetensors, and change single bytes of everything. A failure is printed with
-the seed that makes it again; the exit code is 1 if there is one.
+Mutations know the structure of JSON, safetensors, archives, HDF5 and ONNX, and change single bytes of everything. An
+input fails that raises anything else, takes longer than SLOW seconds, or more than MUCH memory. A failure is printed
+with the seed that makes it again; the exit code is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,27 @@ import io
 import json
 import pickle
 import random
+import resource
 import shutil
+import signal
 import struct
 import sys
 import tempfile
 import time
 import traceback
+import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
 from PIL import Image
 
 from unfit import AuditRequest, FitSettings, attack, audit_run, fit_run, read_source, sweep
@@ -36,12 +46,19 @@ from unfit.auditor.case import private_set
 from unfit.auditor.compare import compare
 from unfit.auditor.pool import given_pool
 from unfit.auditor.report import write_report
+from unfit.auditor.report.card import card
 from unfit.auditor.report.junit import junit
 from unfit.auditor.report.notebook import show
+from unfit.auditor.report.sarif import sarif
+from unfit.auditor.report.terminal import plain, show_audit
 from unfit.base.errors import UnfitError
+from unfit.base.files import write_tensors
+from unfit.base.formats import read_model
 from unfit.base.load import load_target
 from unfit.lab.controls import fit_settings
 
+SLOW = 20  # seconds for one input, on a busy machine: the files here have a few kilobytes
+MUCH = 2**29  # bytes that the peak of memory may grow by
 HOSTILE: list[Any] = [
     *(None, True, "", "\ud800", "a\x00\x1b[31m\u202e", "<script>alert(1)</script>", "x" * 10_000, "/etc/passwd"),
     *(0, -1, 2**31, 2**63, 2**64, 10**400, 1e308, -1e308, 5e-324, 0.5, float("nan"), float("inf")),
@@ -118,17 +135,134 @@ def retyped(rng: random.Random, entry: dict[str, Any]) -> None:
             entry["shape"] = [0]
 
 
-def mutated(rng: random.Random, path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix == ".json" and rng.random() < 0.8:
+def mutated_zip(rng: random.Random, content: bytes) -> bytes:
+    """One member by its own kind, or left out, doubled or renamed; checksums are right."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
+    at = rng.randrange(len(members))
+    name, value = members[at]
+    match rng.randrange(10):
+        case 0:
+            del members[at]
+        case 1:
+            members.append(members[at])
+        case 2:
+            members[at] = rng.choice(["x", "../x", "/x", name.upper(), name + "/"]), value
+        case _:
+            members[at] = name, mutated(rng, Path(name).suffix, value)
+    file = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", rng.choice([0, zipfile.ZIP_DEFLATED])) as archive:
+        warnings.simplefilter("ignore")  # about names that come twice
+        for name, value in members:
+            archive.writestr(name, value)
+    return file.getvalue()
+
+
+def mutated_npy(rng: random.Random, content: bytes) -> bytes:
+    """Another type, shape or order in the header, of the same length."""
+    (size,) = struct.unpack("<H", content[8:10])
+    header = content[10 : 10 + size].decode()
+    kind, side = rng.choice([">f", "<i", "|O", "<U", "<M", "|b", "<c"]), rng.choice(["(-", "(9,", "(0,", "(9**9,"])
+    old, new = rng.choice([("<f", kind), ("False", "True "), ("(", side), ("shape", "shap\x00")])
+    header = header.replace(old, new, 1)[:size].ljust(size)
+    return content[:10] + header.encode() + content[10 + size :]
+
+
+def mutated_h5(rng: random.Random, content: bytes) -> bytes:
+    """An attribute or an array of another kind, one left out, or a link."""
+    file = io.BytesIO(content)
+    with h5py.File(file, "r+") as root:
+        names: list[str] = []
+        root.visit(names.append)
+        group = root[rng.choice(names)] if rng.random() < 0.6 else root
+        if len(group.attrs) and rng.random() < 0.7:
+            name = rng.choice(sorted(group.attrs))
+            group.attrs[name] = _other_attribute(rng, group.attrs[name])
+        elif isinstance(group, h5py.Dataset):
+            parent, name, old = group.parent, group.name, group[()]
+            del parent[name]
+            _put(rng, parent, name, old)
+        elif len(group):
+            del group[rng.choice(sorted(group))]
+    return file.getvalue()
+
+
+def _other_attribute(rng: random.Random, old: Any) -> Any:
+    if isinstance(old, str | bytes) and rng.random() < 0.9:
+        return json.dumps(mutated_json(rng, json.loads(old)))
+    return rng.choice([0, -1.5, b"x", "layers", np.zeros((0,)), np.zeros((2, 2)), ["a", "b"], old])
+
+
+def _put(rng: random.Random, parent: Any, name: str, old: Any) -> None:
+    match rng.randrange(7):
+        case 0:
+            parent[name] = h5py.SoftLink(rng.choice(["/", name, "/nowhere"]))
+        case 1:
+            parent[name] = h5py.ExternalLink("other.h5", "/")
+        case 2:
+            parent.create_group(name)
+        case 3:
+            sides = rng.choice([(2**40,), (2**20, 2**20), (0,)])
+            parent.create_dataset(name, sides, "f4", chunks=(1,) * len(sides), maxshape=(None,) * len(sides))
+        case 4:
+            parent[name] = old.astype(rng.choice(["f2", "f8", "i8", "S3", "c8", "b1"]))
+        case 5:
+            parent[name] = rng.choice([old[:-1], old.T, old[None], np.nan * old, np.asarray(b"text")])
+        case _:
+            parent[name] = np.asarray(rng.choice([0, b"x", 1e308]))
+
+
+def mutated_onnx(rng: random.Random, content: bytes) -> bytes:
+    """Another operator, input, attribute or shape in the graph, or a node or tensor less."""
+    model = onnx.load_from_string(content)
+    graph = model.graph
+    node, tensor = rng.choice(list(graph.node)), rng.choice(list(graph.initializer))
+    names = [name for each in graph.node for name in (*each.input, *each.output)] + ["", "nothing"]
+    match rng.randrange(9):
+        case 0:
+            node.op_type = rng.choice(
+                ["Gemm", "MatMul", "Add", "Relu", "Reshape", "Conv", "Loop", "Constant", "Cast"]
+            )
+        case 1:
+            node.input[rng.randrange(len(node.input))] = rng.choice(names)
+        case 2:
+            node.output[0] = rng.choice(names)
+        case 3:
+            value = rng.choice([0, -1, 2**40, 1e308, "x", [1, 2], [2**62] * 8, []])
+            name = rng.choice(["axis", "perm", "transA", "transB", "alpha", "kernel_shape", "to", "value"])
+            node.attribute.append(helper.make_attribute(name, value, attr_type=None if value != [] else 7))
+        case 4:
+            tensor.dims[:] = rng.choice([[], [0], [-1], [2**31, 2**31], [1] * 40, [*tensor.dims, 1]])
+        case 5:
+            tensor.data_type = rng.randrange(30)
+        case 6:
+            graph.node.remove(node)
+        case 7:
+            tensor.name = rng.choice(names)
+        case _:
+            graph.node.insert(rng.randrange(len(graph.node)), node)
+    return bytes(model.SerializeToString())
+
+
+STRUCTURED: dict[str, Callable[[random.Random, bytes], bytes]] = {
+    **dict.fromkeys((".zip", ".npz", ".pt", ".keras", ".skops"), mutated_zip),
+    ".safetensors": mutated_safetensors,
+    ".npy": mutated_npy,
+    ".h5": mutated_h5,
+    ".onnx": mutated_onnx,
+}
+
+
+def mutated(rng: random.Random, suffix: str, content: bytes) -> bytes:
+    if suffix == ".json" and rng.random() < 0.8:
         return json.dumps(mutated_json(rng, json.loads(content))).encode()
-    if path.suffix == ".jsonl" and rng.random() < 0.8:
+    if suffix == ".jsonl" and rng.random() < 0.8:
         lines = content.splitlines()
         at = rng.randrange(len(lines))
         lines[at] = json.dumps(mutated_json(rng, json.loads(lines[at]))).encode()
         return b"\n".join(lines) + b"\n"
-    if path.suffix == ".safetensors" and rng.random() < 0.8:
-        return mutated_safetensors(rng, content)
+    if suffix in STRUCTURED and rng.random() < 0.8:
+        return STRUCTURED[suffix](rng, content)
     return mutated_bytes(rng, content)
 
 
@@ -148,7 +282,9 @@ def shown(folder: Path) -> None:
     audit = load_audit(folder)
     write_report(audit.record, audit.arrays, folder)
     show(audit.record, audit.arrays)
-    junit(audit.record)
+    for make in (junit, sarif, card):
+        make(audit.record).encode()
+    plain(show_audit(audit.record), 80).encode()
 
 
 def compared(old: Path, new: Path) -> None:
@@ -161,7 +297,9 @@ def readers(folder: Path) -> dict[str, Reader]:
     run, audit = folder / "run", folder / "audit"
     run.mkdir()
     audit.mkdir()
-    fit_run(read_source("faces"), 20, run, FitSettings(method="gd", epochs=5), "20")
+    rng = np.random.default_rng(0)
+    np.savez(folder / "set.npz", x=rng.random((40, 1, 8, 8), np.float32), y=np.arange(40) % 2)
+    fit_run(read_source(f"npz:{folder / 'set.npz'}"), 8, run, FitSettings(method="gd", epochs=5), "20")
     made = audit_run(AuditRequest(target=run, attack=Unmix()))
     made.save(audit)
     shutil.copytree(audit, folder / "other")
@@ -186,6 +324,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "target.json": Reader(run / "target.json", lambda: load_target(run)),
         "target": Reader(run / "target.safetensors", lambda: load_target(run)),
         "update": update_reader(folder / "update.npz", run),
+        **checkpoint_readers(folder / "checkpoints"),
         **data_readers(folder / "data"),
     }
 
@@ -227,30 +366,169 @@ def data_readers(folder: Path) -> dict[str, Reader]:
     return {name: source_reader(folder / file, form.format(folder)) for name, (file, form) in sources.items()}
 
 
+LAYERS = (6, 4, 2)
+
+
+def checkpoint_readers(folder: Path) -> dict[str, Reader]:
+    """A net of three inputs … in every format, written by hand where its package is not needed for that."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    weights = [rng.random((b, a), np.float32) for a, b in pairwise(LAYERS)]
+    biases = [rng.random(b, np.float32) for b in LAYERS[1:]]
+    named = {
+        f"{i}.{kind}": value for i in (0, 1) for kind, value in zip(KINDS, (weights[i], biases[i]), strict=True)
+    }
+    torch.save({name: torch.from_numpy(value) for name, value in named.items()}, folder / "net.pt")
+    np.savez(folder / "net.npz", **named)
+    write_onnx(folder / "net.onnx", named)
+    write_keras(folder, weights, biases)
+    write_skops(folder / "net.skops", weights, biases)
+    files = ("net.pt", "net.npz", "net.onnx", "net.keras", "net.h5", "net.skops")
+    return {f"checkpoint, {Path(name).suffix}": model_reader(folder / name) for name in files} | {
+        "shards": shards_reader(folder / "shards", named),
+        "adapter": adapter_reader(folder / "adapter", named),
+    }
+
+
+KINDS = ("weight", "bias")
+
+
+def model_reader(file: Path) -> Reader:
+    return Reader(file, lambda: read_model(file))
+
+
+def write_onnx(path: Path, named: dict[str, Any]) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "0.weight", "0.bias"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Gemm", ["b", "1.weight", "1.bias"], ["y"], transB=1),
+    ]
+    tensors = [numpy_helper.from_array(value, name) for name, value in named.items()]
+    ends = [
+        helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", LAYERS[0]), ("y", LAYERS[-1]))
+    ]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "net", ends[:1], ends[1:], tensors)), path)
+
+
+def write_keras(folder: Path, weights: list[Any], biases: list[Any]) -> None:
+    first = {"class_name": "InputLayer", "config": {"name": "in", "batch_shape": [None, LAYERS[0]]}}
+    dense = [
+        {
+            "class_name": "Dense",
+            "config": {"name": f"d{i}", "units": LAYERS[i + 1], "activation": name, "use_bias": True},
+        }
+        for i, name in enumerate(("relu", "softmax"))
+    ]
+    config = {"class_name": "Sequential", "config": {"name": "net", "layers": [first, *dense]}}
+    inner = io.BytesIO()
+    with h5py.File(inner, "w") as new, h5py.File(folder / "net.h5", "w") as old:
+        old.attrs["model_config"] = json.dumps(config)
+        old.create_group("model_weights").attrs["layer_names"] = ["d0", "d1"]
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            group = old.create_group(f"model_weights/d{i}")
+            group.attrs["weight_names"] = ["k", "b"]
+            group["k"], group["b"] = weight.T, bias
+            inside = new.create_group(f"layers/{('dense', 'dense_1')[i]}/vars")
+            inside["0"], inside["1"] = weight.T, bias
+    with zipfile.ZipFile(folder / "net.keras", "w") as archive:
+        archive.writestr("config.json", json.dumps(config))
+        archive.writestr("model.weights.h5", inner.getvalue())
+
+
+def write_skops(path: Path, weights: list[Any], biases: list[Any]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+
+        def array(value: Any) -> dict[str, Any]:
+            name, file = f"{len(archive.namelist())}.npy", io.BytesIO()
+            np.save(file, value)
+            archive.writestr(name, file.getvalue())
+            return {"__class__": "ndarray", "__loader__": "NdArrayNode", "type": "numpy", "file": name}
+
+        def several(values: list[Any]) -> dict[str, Any]:
+            return {"__class__": "list", "__loader__": "ListNode", "content": [array(each) for each in values]}
+
+        def text(value: str) -> dict[str, Any]:
+            return {"__class__": "str", "__loader__": "JsonNode", "content": json.dumps(value)}
+
+        inside = {"coefs_": several([each.T for each in weights]), "intercepts_": several(biases)}
+        inside |= {"activation": text("relu"), "out_activation_": text("softmax")}
+        state = {"__class__": "dict", "__loader__": "DictNode", "content": inside}
+        schema = {"__class__": "MLPClassifier", "__loader__": "ObjectNode", "content": state}
+        archive.writestr("schema.json", json.dumps(schema))
+
+
+def shards_reader(folder: Path, named: dict[str, Any]) -> Reader:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    for i, name in enumerate(named):
+        write_tensors(folder / f"{i}.safetensors", {name: torch.from_numpy(named[name])})
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: f"{i}.safetensors" for i, name in enumerate(named)}}))
+    return Reader(index, lambda: read_model(folder))
+
+
+def adapter_reader(folder: Path, named: dict[str, Any]) -> Reader:
+    folder.mkdir()
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps({"r": 1, "lora_alpha": 2, "use_rslora": False, "base_model_name_or_path": "x"}))
+    base = folder / "base.safetensors"
+    write_tensors(base, {name: torch.from_numpy(value) for name, value in named.items()})
+    pair = {"lora_A": torch.ones(1, LAYERS[0]), "lora_B": torch.ones(LAYERS[1], 1)}
+    write_tensors(
+        folder / "adapter_model.safetensors",
+        {f"base_model.model.0.{name}.weight": value for name, value in pair.items()},
+    )
+    return Reader(config, lambda: load_target(folder, base=base))
+
+
 def source_reader(file: Path, name: str) -> Reader:
     return Reader(file, lambda: read_source(name))
 
 
 def fuzz(name: str, reader: Reader, count: int, seed: int) -> dict[str, int]:
     """How often each unforeseen error came, by its last line of ours."""
-    whole, found = reader.file.read_bytes(), {}
+    whole, found = reader.file.read_bytes(), dict[str, int]()
     for i in range(count):
-        reader.file.write_bytes(whole)
-        reader.file.write_bytes(mutated(random.Random(f"{name} {seed} {i}"), reader.file))
-        try:
-            reader.read()
-        except UnfitError:
-            pass
-        except Exception as error:
-            frames = [each for each in traceback.extract_tb(error.__traceback__) if "/unfit/" in each.filename]
-            place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
-            words = f"{type(error).__name__} in {place}: {str(error)[:100]!r}"
-            key = f"{type(error).__name__} in {place}"
-            if key not in found:
-                print(f"{name}, {seed} {i}: {words}", flush=True)
-            found[key] = found.get(key, 0) + 1
+        reader.file.write_bytes(mutated(random.Random(f"{name} {seed} {i}"), reader.file.suffix, whole))
+        if failure := failed(reader.read):
+            if failure[0] not in found:
+                print(f"{name}, {seed} {i}: {': '.join(failure)}", flush=True)
+            found[failure[0]] = found.get(failure[0], 0) + 1
     reader.file.write_bytes(whole)
     return found
+
+
+def failed(read: Callable[[], object]) -> tuple[str, str] | None:
+    """What went wrong, and the details; None after an answer or an `UnfitError`."""
+    before = peak()
+    signal.alarm(SLOW)
+    try:
+        read()
+    except UnfitError:
+        pass
+    except (Exception, SlowError) as error:
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if "/unfit/" in each.filename]
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        return f"{type(error).__name__} in {place}", repr(str(error)[:100])
+    finally:
+        signal.alarm(0)
+    grown = peak() - before
+    if grown > MUCH:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    return ("memory", f"{grown / 2**20:.0f} MiB more") if grown > MUCH else None
+
+
+def peak() -> int:
+    """Bytes that this process has had in memory at most."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class SlowError(BaseException):
+    """No reader may catch it."""
+
+
+def slow(_: int, frame: Any) -> None:
+    raise SlowError(f"longer than {SLOW} s")
 
 
 def main() -> int:
@@ -260,17 +538,15 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the readers whose name begins like this")
     options = parser.parse_args()
     failures = 0
+    signal.signal(signal.SIGALRM, slow)
     with tempfile.TemporaryDirectory() as folder:
         for name, reader in readers(Path(folder)).items():
             if name.startswith(options.only):
-                began = time.perf_counter()
+                began = time.process_time()
                 found = fuzz(name, reader, options.count, options.seed)
                 failures += sum(found.values())
-                print(
-                    f"{name}: {options.count} inputs, {sum(found.values())} failures, "
-                    f"{time.perf_counter() - began:.0f} s",
-                    flush=True,
-                )
+                took = f"{time.process_time() - began:.0f} s"
+                print(f"{name}: {options.count} inputs, {sum(found.values())} failures, {took}", flush=True)
     return 1 if failures else 0
 
 

@@ -620,11 +620,13 @@ def on_command_line(specimen: Specimen, folder: Path) -> tuple[Answer, dict[str,
 
 
 def forecast(specimen: Specimen) -> dict[str, Any]:
-    """What a preflight says in Python, and how long `auto` would take with as many seeds as are tried here."""
+    """What a preflight says in Python; where `auto` would look for the start, with as many seeds as are tried here."""
     try:
         found = preflight(specimen.model, specimen.base, input_shape=tuple(specimen.private[0].shape[1:]))
-        target = as_target(specimen.model, tuple(specimen.private[0].shape[1:]))
-        seconds = Auto(seeds=SEEDS).outlook(read_mixtures(target, as_base(specimen.base, target))).seconds
+        seconds = found.attacks[0].seconds
+        if "search for the start" in found.attacks[0].why:
+            target = as_target(specimen.model, tuple(specimen.private[0].shape[1:]))
+            seconds = Auto(seeds=SEEDS).outlook(read_mixtures(target, as_base(specimen.base, target))).seconds
     except UnfitError as error:
         return {"refused": str(error)}
     return {"auto": found.attacks[0].why, "rank": found.rank, "notes": found.notes, "seconds": seconds}

@@ -20,7 +20,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -30,13 +30,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit import Cone, Peel, attack
+from unfit import Cone, Peel, Target, attack, find_start
 
 RUNS = Path("runs/vectors")
 RIGHT = 0.01
 IMAGES, SIDE = 1600, 128  # CIFAR images that features are computed of, and the size they are enlarged to
 WORDS, FIRST_WORDS, NEAR_COPY = 2000, 40, 0.9
 BUDGET = 600.0
+SEEDS = 1000  # tried for a start that is not given
 
 Drawn = tuple[np.ndarray, np.ndarray]  # inputs and labels; twice as many as are trained on
 GROUPS = (2, 5, 7, 9, 16, 60, 100, 250, 400)  # values of each column of a record: sex … occupation, place
@@ -114,6 +115,13 @@ def digits(data: Path, num: int, random: np.random.Generator) -> Drawn:
     return x.reshape(-1, 784)[chosen] / 255, y[chosen] % 2
 
 
+def ten_classes(data: Path, num: int, random: np.random.Generator) -> Drawn:
+    x, _ = features(data)
+    y = np.fromfile(data / "cifar-10-batches-bin/data_batch_1.bin", np.uint8).reshape(-1, 3073)[:IMAGES, 0]
+    chosen = random.permutation(len(x))[:num]
+    return x[chosen], y[chosen].astype(int)
+
+
 @dataclass(frozen=True)
 class Plain:
     n: int
@@ -123,6 +131,8 @@ class Plain:
     lr: float = 0.05
     steps: int = 400
     attack: type[Cone] | type[Peel] = Cone
+    adam: bool = False
+    finds_start: bool = False  # the attack is not given the start, and finds it by its seed
 
 
 def counted(data: Path, num: int, random: np.random.Generator) -> Drawn:
@@ -133,12 +143,17 @@ def weighted(data: Path, num: int, random: np.random.Generator) -> Drawn:
     return texts(num, random, tfidf=True)
 
 
-CASES = {f"heads{n}": Plain(n, heads) for n in (60, 100, 200)}
-CASES |= {f"counts{n}": Plain(n, counted, (1000,), 2, 0.1, 300) for n in (100, 300)}
-CASES |= {f"tfidf{n}": Plain(n, weighted, (1000,), 2, 1.0, 300) for n in (100, 300)}
+CASES = {f"heads{n}": Plain(n, heads) for n in (60, 100, 200, 400)}
+CASES |= {f"classes{n}": Plain(n, ten_classes, outputs=10) for n in (60, 100, 200, 400)}
+CASES |= {f"adam{n}": Plain(n, heads, lr=1e-3, steps=100, adam=True) for n in (60, 100)}
+CASES |= {f"counts{n}": Plain(n, counted, (1000,), 2, 0.1, 300) for n in (100, 300, 500)}
+CASES |= {f"tfidf{n}": Plain(n, weighted, (1000,), 2, 1.0, 300) for n in (100, 300, 500)}
 CASES |= {"census100": Plain(100, census), "records100": Plain(100, records)}
 CASES |= {f"standardised{n}": Plain(n, standardised, (1000,), 1, 0.02, 200, Peel) for n in (60, 100)}
 CASES |= {"records300": Plain(300, records, (1000,), 1, 0.2), "digits100": Plain(100, digits)}
+CASES |= {
+    f"{name}_seed": replace(CASES[name], finds_start=True) for name in ("heads100", "counts100", "records300")
+}
 
 
 def train(case: Plain, x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.Module]:
@@ -148,7 +163,10 @@ def train(case: Plain, x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.M
         layers += [nn.Linear(before, after), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(sides[-1], case.outputs))
     start = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=case.lr, momentum=0.9)
+    if case.adam:
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=case.lr)
+    else:
+        optimiser = torch.optim.SGD(model.parameters(), lr=case.lr, momentum=0.9)
     for _ in range(case.steps):
         phi = model(x)
         if case.outputs == 1:
@@ -167,7 +185,13 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     x, unseen = (torch.tensor(part, dtype=torch.float32) for part in (drawn[: case.n], drawn[case.n :]))
     model, start = train(case, x, torch.tensor(labels[: case.n]).long(), seed)
     began, worked = time.perf_counter(), time.process_time()
-    found = attack(model, case.attack(budget=BUDGET, seed=seed), start)
+    if case.finds_start:
+        came_from = find_start(model, seeds=SEEDS)
+        assert came_from is not None
+        base: nn.Module | Target = came_from.target
+    else:
+        base = start
+    found = attack(model, case.attack(budget=BUDGET, seed=seed), base)
     came = found.x.flatten(1)
     near = torch.cdist(came.double(), x.double()) / came.double().norm(dim=1, keepdim=True).clamp_min(1e-12)
     right, wrong = near.min(1).values < RIGHT, torch.cdist(unseen.double(), came.double())

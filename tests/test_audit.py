@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from unfit import (
     Audit,
     AuditRequest,
     Auto,
     FitSettings,
+    Reading,
     Target,
     audit,
     draw,
@@ -35,6 +37,28 @@ def test_the_face_detector_gives_its_faces_back_and_nothing_else(face_audit: Aud
     assert record.num_good_unseen <= 1
     assert record.num_recovered_unseen == 0
     assert record.p_value < 1e-6
+
+
+@pytest.mark.parametrize("with_state", [True, False])
+def test_the_state_of_an_optimiser_gives_away_what_the_weights_hide(tmp_path: Path, with_state: bool) -> None:
+    """Adam's steps hide samples in the weights, and its first moment is a plain sum of gradients."""
+    source = read_source("faces")
+    private = draw(source, 30, 0)
+    unseen, x, y = draw_unseen(source, private, 60, 0), private.x - private.mean, private.y
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(625, 300), nn.ReLU(), nn.Linear(300, 2))
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for _ in range(100):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    state = {"optimizer_state_dict": optimiser.state_dict()} if with_state else {}
+    torch.save({"model_state_dict": net.state_dict(), **state}, tmp_path / "net.pt")
+    target = load_target(tmp_path / "net.pt", Reading(input_shape=(1, 25, 25)))
+    found = audit(target, (x, y), (unseen.x - private.mean, unseen.y), attack=Auto(seeds=0)).record
+    assert found.num_recognisable_unseen == 0
+    assert found.attacker == ("has the optimiser" if with_state else "blind")
+    assert found.verdict == ("leak" if with_state else "inconclusive")
 
 
 def test_the_record_adds_up(face_audit: Audit) -> None:

@@ -66,7 +66,12 @@ def positive(num: int, random: np.random.Generator) -> np.ndarray:
     return random.random(size=(num, 150)) + 0.1
 
 
-KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive)}
+def steep(num: int, random: np.random.Generator) -> np.ndarray:
+    """Some values are hardly more than the zeros beside them."""
+    return np.maximum(random.normal(size=(num, 150)) - 0.7, 0) ** 4
+
+
+KINDS = {make.__name__: make for make in (records, counts, features, mixed, only_real, dense, positive, steep)}
 NUM = 20
 
 
@@ -122,6 +127,14 @@ def test_all_samples_come_back_proven_and_to_scale_and_none_that_was_not_seen(ki
     assert distances(proven, x).max() < RIGHT
     assert distances(x, proven).max() < RIGHT
     assert distances(proven, unseen).min() > 0.1
+
+
+def test_small_values_among_the_zeros_do_not_lead_astray():
+    """Six are proven if what is about zero is guessed only once."""
+    candidates = found("steep")
+    proven = candidates.x[candidates.proven]
+    assert len(proven) > 9
+    assert (distances(proven, trained("steep")[2]) < RIGHT).sum() == len(proven)
 
 
 @pytest.mark.parametrize("kind", ["records", "counts"])
@@ -244,7 +257,7 @@ def test_a_vector_of_rounding_errors_is_no_sample(size, is_sample):
     x = features(10, np.random.default_rng(0))
     x[0] *= size
     live = np.ones(x.shape[1], bool)
-    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), live)
+    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), live, np.eye(10))
     assert may_be_sample(space, np.eye(10)[0]) == is_sample
 
 
@@ -253,7 +266,7 @@ def test_only_samples_that_add_up_to_nothing_are_centred(share):
     """As faces less their mean do: what rounding leaves of their sum was once taken for a cone."""
     x = features(10, np.random.default_rng(0))
     x = x - share * x.mean(0)
-    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), np.ones(x.shape[1], bool))
+    space = Space(1e9 * x, np.ones(x.shape[1]), np.full(10, 1e9), np.ones(x.shape[1], bool), np.eye(10))
     assert is_centred(space) == (share == 1)
     assert not has_cone(space) or share < 1
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
+import resource
+import struct
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
+import h5py
+import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 
@@ -17,13 +24,15 @@ from unfit import Audit, UnfitError, attack
 from unfit.attacker.candidates import load_candidates, save_candidates
 from unfit.attacker.preflight import preflight_file
 from unfit.auditor.audit import load_record
-from unfit.auditor.report import notebook
+from unfit.auditor.report import notebook, write_report
 from unfit.auditor.report.junit import junit
+from unfit.auditor.report.sarif import sarif
 from unfit.auditor.report.terminal import show
+from unfit.base.formats import read_model
 from unfit.base.load import load_target
 from unfit.cli import _Printer
 
-COUNT = 25
+COUNT = 15
 HOSTILE = "<script>\x1b[31m\x00\n</script>"
 
 
@@ -38,7 +47,7 @@ def fuzzer() -> ModuleType:
 def test_mutated_files_are_read_or_refused(tmp_path: Path) -> None:
     fuzz = fuzzer()
     found = {name: fuzz.fuzz(name, reader, COUNT, 0) for name, reader in fuzz.readers(tmp_path).items()}
-    assert len(found) == 20
+    assert len(found) == 28
     assert not any(found.values()), found
 
 
@@ -51,6 +60,82 @@ def test_the_fuzzer_sees_what_is_not_an_error_of_ours(tmp_path: Path) -> None:
             raise KeyError
 
     assert sum(fuzz.fuzz("x", fuzz.Reader(tmp_path / "x.json", read), 50, 0).values()) > 25
+
+
+# What it has found --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (None, "leads elsewhere, or to nothing"),
+        (np.zeros((6, 4), np.complex64), "does not hold numbers"),
+        (np.zeros((6, 4, 1), np.float32), "a kernel of shape"),
+    ],
+)
+def test_a_keras_file_of_another_structure_says_what_is_wrong(tmp_path: Path, kernel, words: str) -> None:  # type: ignore[no-untyped-def]
+    fuzzer().checkpoint_readers(tmp_path / "c")
+    with h5py.File(tmp_path / "c" / "net.h5", "r+") as file:
+        del file["model_weights/d0/k"]
+        if kernel is not None:
+            file["model_weights/d0/k"] = kernel
+    with pytest.raises(UnfitError, match=words):
+        read_model(tmp_path / "c" / "net.h5")
+
+
+def test_a_keras_archive_without_layers_is_refused(tmp_path: Path) -> None:
+    fuzzer().checkpoint_readers(tmp_path / "c")
+    path, inner = tmp_path / "c" / "net.keras", io.BytesIO()
+    h5py.File(inner, "w").close()
+    with zipfile.ZipFile(path) as archive:
+        config = archive.read("config.json")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", config)
+        archive.writestr("model.weights.h5", inner.getvalue())
+    with pytest.raises(UnfitError, match="0 arrays of weights"):
+        read_model(path)
+
+
+def test_a_string_in_hdf5_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
+    fuzz = fuzzer()
+    fuzz.checkpoint_readers(tmp_path / "c")
+    path = tmp_path / "c" / "net.h5"
+    with h5py.File(path) as file:
+        size = len(file.attrs["model_config"])
+    content = path.read_bytes()
+    place = struct.pack("<IQ", size, content.index(b"GCOL"))  # a string is its length and the heap that holds it
+    assert content.count(place) == 1
+    path.write_bytes(content.replace(place, b"\xff" * 4 + place[4:]))
+    before, limits = fuzz.peak(), resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(UnfitError, match="not a complete Keras file"):
+        read_model(path)
+    assert fuzz.peak() - before < 2**29
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_a_constant_of_onnx_without_a_value_is_refused(tmp_path: Path) -> None:
+    fuzzer().checkpoint_readers(tmp_path / "c")
+    model = onnx.load(tmp_path / "c" / "net.onnx")
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["empty"]))
+    onnx.save(model, tmp_path / "c" / "net.onnx")
+    with pytest.raises(UnfitError, match="a constant without a value"):
+        read_model(tmp_path / "c" / "net.onnx")
+
+
+def test_a_shard_whose_name_is_too_long_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 10_000}}))
+    with pytest.raises(UnfitError, match="too long"):
+        read_model(tmp_path)
+
+
+def test_half_a_surrogate_reaches_page_and_log_escaped(face_audit: Audit, tmp_path: Path) -> None:
+    record = face_audit.record
+    target = record.target.model_copy(update={"sha256": "\ud800", "architecture": "\ud800"})
+    hostile = record.model_copy(update={"target": target, "class_names": ["\ud800", "b"]})
+    write_report(hostile, face_audit.arrays, tmp_path)
+    assert "\\ud800" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "\\ud800" in sarif(hostile).encode().decode()
 
 
 @pytest.mark.parametrize(

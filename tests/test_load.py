@@ -139,6 +139,61 @@ def test_a_model_with_its_adapter_inside_is_merged(tmp_path: Path) -> None:
     assert torch.allclose(found - base["0.weight"], torch.ones(8, 3) @ torch.eye(3, 12))
 
 
+def trained_by_adam() -> tuple[nn.Sequential, torch.optim.Adam]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 2))
+    optimiser = torch.optim.Adam(net.parameters())
+    net(torch.randn(5, 20)).square().sum().backward()
+    optimiser.step()
+    return net, optimiser
+
+
+@pytest.mark.parametrize("keeper", ["trainer", "Lightning", "Hugging Face"])
+def test_the_state_of_an_optimiser_is_read_wherever_trainers_keep_it(tmp_path: Path, keeper: str) -> None:
+    net, optimiser = trained_by_adam()
+    path = tmp_path / "net.pt"
+    if keeper == "trainer":
+        torch.save({"model_state_dict": net.state_dict(), "optimizer_state_dict": optimiser.state_dict()}, path)
+    elif keeper == "Lightning":
+        torch.save({"state_dict": net.state_dict(), "optimizer_states": [optimiser.state_dict()]}, path)
+    else:
+        path = tmp_path
+        save_file(net.state_dict(), path / "model.safetensors")
+        (path / "config.json").write_text("{}")
+        torch.save(optimiser.state_dict(), path / "optimizer.pt")
+    moments = load_target(path).moments
+    assert moments is not None
+    assert torch.equal(moments[0], optimiser.state[net[0].weight]["exp_avg"])
+    assert moments[1] is not None
+    assert torch.equal(moments[1], optimiser.state[net[0].bias]["exp_avg"])
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        [[]],
+        {"state": 3},
+        {"state": {0: 3, "1": {}, 2: {"exp_avg": "much"}}},
+        {"state": {0: {"exp_avg": torch.zeros(9, 20)}}},  # never stepped
+        {"state": {0: {"exp_avg": torch.ones(9, 20)}, 1: {"momentum_buffer": torch.ones(9, 20)}}},  # which is it?
+    ],
+)
+def test_what_is_not_the_state_of_an_optimiser_is_left_alone(tmp_path: Path, state: object) -> None:
+    net, _ = trained_by_adam()
+    torch.save({"model_state_dict": net.state_dict(), "optimizer": state}, tmp_path / "net.pt")
+    assert load_target(tmp_path / "net.pt").moments is None
+
+
+def test_the_state_of_an_optimiser_claims_no_more_than_the_file_holds(tmp_path: Path) -> None:
+    net, _ = trained_by_adam()
+    state = {"state": {0: {"exp_avg": torch.ones(1).expand(30_000, 30_000)}}}
+    torch.save({"model_state_dict": net.state_dict(), "optimizer": state}, tmp_path / "net.pt")
+    with pytest.raises(UnfitError):
+        load_target(tmp_path / "net.pt")
+
+
 def test_the_command_line_and_python_see_the_same_net(code: Path, tmp_path: Path, run: Run) -> None:
     """An audit of a model that only its code explains, end to end."""
     faces = read_source("faces").train
@@ -184,5 +239,5 @@ def test_an_estimator_of_scikit_learn_is_taken_as_it_is() -> None:
     seen = target.split.features(torch.from_numpy(x).float())
     probabilities = outputs(target.net(), seen).softmax(1).numpy()
     assert np.allclose(probabilities, model.predict_proba(x), atol=1e-5)
-    with pytest.raises(UsageError, match=r"a fitted perceptron of scikit-learn or a Target, got str"):
+    with pytest.raises(UsageError, match=r"a Target \(`unfit.load_target` reads one of a file\), got str"):
         as_target("model.pt")  # type: ignore[arg-type]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unfit import AuditRequest, UnfitError
+from unfit import AuditRequest, Auto, UnfitError, audit
 from unfit.attacker.mixtures import check_base, read_mixtures
 from unfit.auditor.case import case_of, read_case
+from unfit.auditor.evidence import NO_GRADIENTS
 from unfit.auditor.grades import count, grade, recognisable_line
-from unfit.auditor.oracle import Oracle, consult, reactions
+from unfit.auditor.oracle import Reactions, ask_function, consult, reactions
+from unfit.base.errors import NotApplicableError
 from unfit.base.nets import initialise
 from unfit.base.target import Target
 
@@ -25,10 +27,10 @@ def sets(seed: int) -> tuple[Tensor, Tensor]:
     return x[:N], x[N:]
 
 
-def asked(weight: Tensor, private: Tensor, unseen: Tensor) -> Oracle:
+def asked(weight: Tensor, private: Tensor, unseen: Tensor) -> Reactions:
     private, unseen = (x - private.mean(0) for x in (private, unseen))  # as audits centre them
     found = reactions(torch.cat([private, unseen]), weight)
-    return Oracle(found[:N], found[N:], torch.zeros(N), torch.zeros(N))
+    return Reactions(found[:N], found[N:])
 
 
 def test_strangers_are_told_from_unseen_samples_as_often_as_chance_does() -> None:
@@ -48,11 +50,56 @@ def test_samples_in_the_weights_are_held_however_much_noise_hides_them_from_atta
     columns = torch.randn(WIDTH, N, generator=random)
     columns[:, 10:] = 0  # ten were trained on
     noise = torch.randn(WIDTH, D, generator=random)
-    oracle = asked(0.3 * columns @ private + noise, private, unseen)
-    assert oracle.num_held(0.01) == 10
-    assert (oracle.reaction[:10].min() > oracle.unseen_reaction.max()).item()
-    assert oracle.p_value(0.01) < 0.01
+    found = asked(0.3 * columns @ private + noise, private, unseen)
+    assert found.num_held(0.01) == 10
+    assert (found.own[:10].min() > found.unseen.max()).item()
+    assert found.p_value(0.01) < 0.01
     assert asked(noise, private, unseen).p_value(0.01) > 0.05
+
+
+def test_a_function_tells_strangers_from_unseen_samples_as_often_as_chance_does() -> None:
+    p_values = []
+    for seed in range(100):
+        private, unseen = sets(seed)
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(D, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1 + 2 * (seed % 2))).eval()
+        y = torch.arange(N) % 2
+        (found,) = ask_function(case_of(net, (private - private.mean(0), y), (unseen - private.mean(0), y)), None)
+        p_values.append(found.p_value(0.01))
+    assert sum(p < 0.05 for p in p_values) <= 10
+    assert sum(p < 0.5 for p in p_values) >= 20
+
+
+class Rounded(nn.Module):
+    """Its outputs are constant almost everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(D, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.round(100 * self.layers(x)) / 100
+
+
+def test_a_model_of_steps_is_asked_by_its_weights_alone_and_cannot_pass() -> None:
+    torch.manual_seed(0)
+    model = Rounded().eval()
+    private, unseen = ((x, (model(x)[:, 0] > 0).long()) for x in sets(0))
+    case = case_of(model, private, unseen)
+    assert ask_function(case, None) == []
+    assert not consult(case, case.mixtures, 11).asked_function
+    assert NO_GRADIENTS.reason in audit(model, private, unseen, attack=Auto(seeds=0)).record.reasons
+
+
+def test_a_model_that_stops_gradients_is_refused() -> None:
+    class Stopped(Rounded):
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)
+
+    private, unseen = ((x, (x[:, 0] > 0).long()) for x in sets(0))
+    with pytest.raises(NotApplicableError, match="without gradients"):
+        case_of(Stopped().eval(), private, unseen)
 
 
 def test_the_upper_bound_is_above_the_attack_and_whole_where_the_span_is(face_run: str) -> None:

@@ -22,7 +22,7 @@ from unfit.lab.fit import FitSettings
 from unfit.lab.runs import audit_run, fit_run
 
 TIMES = {"seconds", "over_time", "start"}
-START = "form0-start.safetensors"
+START = "net-start.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_a_damaged_part_is_made_again(target, tmp_path):
     attack = Unmix(iterations=5)
     with pytest.raises(KeyboardInterrupt):
         audited(target, tmp_path / "out", Stop("comparing"), attack)
-    part = tmp_path / ".out-unfit" / "parts" / "form0-unmix.safetensors"
+    part = tmp_path / ".out-unfit" / "parts" / "net-unmix.safetensors"
     part.write_bytes(part.read_bytes()[:-50])
     audited(target, tmp_path / "out", second := Stop(), attack)
     assert "rank" in second.heard

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.utils import parametrizations, prune
 
 from unfit import Unmix, as_target, attack, audit, draw, draw_unseen, preflight, read_source
 from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.stationarity import Opaque, candidate_signals
-from unfit.base.errors import NotApplicableError, UsageError
+from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.modules import as_base
 from unfit.base.nets import outputs
 from unfit.base.pictures import ncc
@@ -169,6 +171,86 @@ def test_what_an_attack_needs_and_does_not_find_is_said() -> None:
     assert "not GELU" in found["kkt"].why
     with pytest.raises(NotApplicableError, match="not GELU"):
         attack(target, "kkt")
+
+
+class ByHand(nn.Module):
+    """A dense layer that is no nn.Linear, before one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(30, D) / D**0.5)
+        self.middle, self.last = nn.Linear(30, 20), nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle((x.flatten(1) @ self.weight.T).relu()).relu())
+
+
+class Masked(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.tril(), self.bias)
+
+
+class Answer(nn.Module):
+    """Returns its outputs as many libraries do."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.net, self.form = dense(nn.ReLU()), form
+
+    def forward(self, x: Tensor) -> object:
+        logits = self.net(x)
+        return {"dict": {"loss": None, "logits": logits}, "tuple": (logits, x), "other": {"answer": logits}}[
+            self.form
+        ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "change", [parametrizations.weight_norm, parametrizations.spectral_norm, nn.utils.weight_norm, prune.identity]
+)
+def test_weights_that_are_computed_are_attacked_as_computed(change: Callable[..., nn.Module]) -> None:
+    net = dense(nn.ReLU())
+    change(net[1], "weight")
+    net(torch.zeros(1, 1, 8, 8))  # old norms keep what they computed, which is not copied easily
+    target = as_target(net.eval())
+    assert target.architecture.hidden == (30,)
+    assert torch.equal(target.weights["layer1.weight"], net[1].weight)
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_outputs_are_found_in_what_a_model_returns(form: str) -> None:
+    net = Answer(form)
+    x = torch.randn(5, 1, 8, 8)
+    assert torch.allclose(outputs(as_target(net).net(), x), net.net(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (ByHand(), "multiplies samples with weight in its own code"),
+        (
+            nn.Sequential(nn.Flatten(), Masked(D, 30), nn.Tanh(), nn.Linear(30, 3)),
+            r"1 \(Masked\) does not multiply",
+        ),
+        (Answer("other"), "returns a dict: wrap it"),
+        (dense(nn.ReLU()).to("meta"), "1.weight, 1.bias, 3.weight, 3.bias: no values"),
+        (nn.Bilinear(D, D, 3), "missing 1 required positional argument: 'input2': wrap the model"),
+    ],
+)
+def test_what_would_be_missed_is_refused(net: nn.Module, words: str) -> None:
+    with pytest.raises(UnfitError, match=words):
+        as_target(net, (1, 8, 8))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantised_model_is_refused_by_name() -> None:
+    net = torch.ao.quantization.quantize_dynamic(dense(nn.ReLU()), {nn.Linear})
+    with pytest.raises(UnfitError, match="quantised; give the model as it was before"):
+        as_target(net)
+
+
+def test_a_product_by_hand_can_be_the_prefix_of_a_layer_that_is_named() -> None:
+    assert as_target(ByHand(), (1, 8, 8), layer="middle").has_prefix
 
 
 def trained(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:

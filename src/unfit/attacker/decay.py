@@ -21,21 +21,21 @@ EXACT = 1e-5  # of the start: rounding alone leaves less
 GAIN = 2.0  # a factor is believed if it leaves so much less of the start than the start taken off as it is
 
 
-def read_decay(end: Layer, start: Layer) -> tuple[float, float]:
-    """What is left of a start's weight, and of its bias; (1, 1) unless that explains the layer far better.
+def read_decay(end: Layer, start: Layer, usual: float = 1.0) -> tuple[float, float]:
+    """What is left of a start's weight, and of its bias; the usual factor unless another explains far more.
 
     Some decay weights alone, so the bias has its own factor: that of the weight or 1, whichever fits.
     """
     weight, base = _some(end[0]), _some(start[0])
-    quiet = _quiet_space(weight - base)
-    unchanged = _left(quiet, weight - base)
+    quiet = _quiet_space(weight - usual * base)
+    unchanged = _left(quiet, weight - usual * base)
     if unchanged <= EXACT * float(base.norm()):
-        return 1.0, 1.0
+        return usual, usual
     c = _converged(_fitted(quiet, weight, base), weight, base)
     rest = weight - c * base
     if GAIN * _left(_quiet_space(rest), rest) > unchanged:
-        return 1.0, 1.0
-    return c, _bias_factor(c, end, start)
+        return usual, usual
+    return c, _bias_factor(c, usual, end, start)
 
 
 def _converged(c: float, weight: Tensor, base: Tensor) -> float:
@@ -80,10 +80,10 @@ def _left(quiet: Tensor, rest: Tensor) -> float:
     return float((quiet.T @ rest).norm())
 
 
-def _bias_factor(c: float, end: Layer, start: Layer) -> float:
-    """c, or 1 where only weights were decayed: the change of the bias is in the space of that of the weight."""
+def _bias_factor(c: float, usual: float, end: Layer, start: Layer) -> float:
+    """c, or the usual one if only weights decayed: the change of the bias is in the space of the weight's."""
     if end[1] is None or start[1] is None:
         return c
     quiet = _quiet_space(_spread(end[0]).double() - c * _spread(start[0]).double())
     biases = _spread(end[1]).double(), _spread(start[1]).double()
-    return min((c, 1.0), key=lambda factor: _left(quiet, (biases[0] - factor * biases[1])[:, None]))
+    return min((c, usual), key=lambda factor: _left(quiet, (biases[0] - factor * biases[1])[:, None]))

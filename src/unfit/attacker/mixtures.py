@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -116,9 +116,25 @@ def read_mixtures(target: Target, base: Target | None = None) -> Mixtures:
     return Mixtures(target, base, weight, bias, shape, conv, dense[1:], dense[0], limits, start, decay)
 
 
+def read_moments(target: Target) -> Mixtures:
+    """The optimiser's moment of the first dense layer: a sum over samples, with no start in it.
+
+    It is taken as the change from the target to itself: gates before and after are those of the weights at hand.
+    Where decay is part of the gradient, the moment holds a multiple of the weights too, which is taken off.
+    """
+    assert target.moments is not None
+    own, (weight, bias) = read_mixtures(target), target.moments
+    scale = own.weight.norm() / weight.norm()  # moments are tiny; only their directions matter
+    weight, bias = scale * weight.to(own.weight), None if bias is None else scale * bias.to(own.weight)
+    c, bias_c = read_decay((weight, bias), own.gates, usual=0.0)
+    weight = weight - c * own.weight
+    bias = bias if bias is None or own.bias is None else bias - bias_c * own.bias
+    return replace(own, base=target, weight=weight, bias=bias, start=[own.gates, *own.later])
+
+
 def check_base(mixtures: Mixtures) -> None:
     """Refuse a base that training did not start from: subtracting it must leave less noise than there was."""
-    if mixtures.start is None or mixtures.span.ends:
+    if mixtures.start is None or mixtures.base is mixtures.target or mixtures.span.ends:
         return
     left, before = mixtures.span.noise, read_span(mixtures.gates[0]).noise
     if left >= before:

@@ -18,7 +18,7 @@ from unfit.attacker.attacks.peel import PROVABLE
 from unfit.attacker.invert import SLOWEST
 from unfit.attacker.kinks import MAX_INPUTS
 from unfit.attacker.method import Outlook
-from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.mixtures import Mixtures, read_mixtures, read_moments
 from unfit.attacker.start.find import LIKELY, Search, forecast, search_start
 from unfit.base.errors import listed
 from unfit.base.load import Reading, load_base, load_target
@@ -121,6 +121,7 @@ def preflight(
     mixtures, layers = read_mixtures(target, as_base(base, target)), _layers(target)
     notes = [
         _on_layer(target),
+        _on_moments(target),
         _on_samples(mixtures),
         _on_few_inputs(mixtures),
         _on_room(mixtures),
@@ -320,6 +321,17 @@ def _on_start(mixtures: Mixtures) -> str | None:
     if mixtures.start is not None or abs(mixtures.span.noise / standard - 1) > STANDARD:
         return None
     return "the noise is that of PyTorch's standard start, and hides most samples; a base would uncover them"
+
+
+def _on_moments(target: Target) -> str | None:
+    """What the state of an optimiser gives away, where the file holds it."""
+    if target.moments is None:
+        return None
+    rank = read_moments(target).span.rank
+    return (
+        f"the file also holds its optimiser's state, a running sum of gradients with {rank} directions and no "
+        "start in it: an audit attacks that first, as if the start were known; publish the weights alone"
+    )
 
 
 def _on_base(mixtures: Mixtures) -> str | None:

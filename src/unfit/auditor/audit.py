@@ -245,11 +245,12 @@ def worst(
     `looking`: seconds that it took to look at the samples, by which judging is known to fit into a budget.
     """
     forms = [case] if candidates is not None else case.forms()
+    forms = [form for form in forms if attack.takes_base or not form.by_moments]
     done: list[Audit] = []
     for i, (form, report) in enumerate(zip(forms, split(progress, [1] * len(forms)), strict=True)):
         attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))
         with limited(seconds_left() / (len(forms) - i) - JUDGING * looking):
-            pool = find_candidates(form, attack, candidates, attacking, shelf.under(f"form{i}"))
+            pool = find_candidates(form, attack, candidates, attacking, shelf.under(form.name))
         done.append(judge(form, pool, matching))
         if done[-1].verdict == "leak":
             break

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from unfit.attacker.mixtures import Mixtures, read_mixtures
+from unfit.attacker.mixtures import Mixtures, read_mixtures, read_moments
 from unfit.auditor.arrays import (
     FLAT_PICTURES,
     Arrays,
@@ -54,6 +54,7 @@ class Case:
     num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
     inputs: str = "as given"  # how the model is taken to have seen the samples
     form: Target | None = None  # what is attacked in place of the target: its normal form
+    by_moments: bool = False  # whether the optimiser's moments are attacked in place of the weights
     originals: tuple[Samples, Samples] | None = None  # where both sets are features: what they were made of
 
     @property
@@ -64,17 +65,26 @@ class Case:
     @cached_property
     def mixtures(self) -> Mixtures:
         """What the attacks work on, read once for all of them."""
-        return read_mixtures(self.attacked, self.base)
+        return read_moments(self.target) if self.by_moments else read_mixtures(self.attacked, self.base)
 
     @property
     def attacked(self) -> Target:
         return self.form or self.target
 
+    @property
+    def name(self) -> str:
+        """Which of its forms this is."""
+        return "moments" if self.by_moments else "net" if self.form is None else "normal"
+
     def forms(self) -> list[Case]:
         """What has to be attacked: the net as it is, and its normal form where neurons may hide others.
 
-        With a base only the net as it is: a base belongs to these neurons, and one that does not is refused.
+        First the moments of the optimiser, if the file holds them: they give away most. With a base only the net
+        as it is: a base belongs to these neurons, and one that does not is refused.
         """
+        if self.target.moments is not None and not self.by_moments:
+            bare = replace(self, target=replace(self.target, moments=None))
+            return [replace(self, by_moments=True), *bare.forms()]
         if self.base is not None:
             return [self]
         x = torch.cat([each.centred(self.mean).x for each in (self.private, self.unseen)])

@@ -56,6 +56,10 @@ ELSEWHERE = Doubt(
     "the candidates were made elsewhere: they can show a leak, but a pass needs the attack itself",
     "audit again without --candidates",
 )
+NO_GRADIENTS = Doubt(
+    "the outputs have no gradients with respect to the inputs, so only the weights could be asked what they hold",
+    "give the model as it was before it was quantised or rounded",
+)
 UNLABELLED = Doubt(UNCHECKED, "give the labels of the samples too")
 MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
 MOST_POINTS = 12  # of the curve over time …
@@ -115,7 +119,11 @@ def evidence(
     found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
-    unchecked = [UNLABELLED] * (examined.fitting.measure == "none") + [ELSEWHERE] * pool.from_file
+    unchecked = [
+        *([UNLABELLED] * (examined.fitting.measure == "none")),
+        *([ELSEWHERE] * pool.from_file),
+        *([NO_GRADIENTS] * (not oracle.asked_function)),
+    ]
     sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
     verdict, reasons = decide(found, effort, sight, policy)
     record = Record(
@@ -319,7 +327,7 @@ def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
         rank=facts["rank"],
         capacity=min(most_samples(mixtures), tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
         estimated=facts["estimated_num_samples"],
-        attacker=_attacker(pool),
+        attacker=_attacker(pool, mixtures),
     )
 
 
@@ -335,17 +343,20 @@ def most_samples(mixtures: Mixtures) -> int:
     return DIRECTIONS_SHARED * mixtures.span.rank
 
 
-def _attacker(pool: Pool) -> Attacker:
+def _attacker(pool: Pool, mixtures: Mixtures) -> Attacker:
+    if mixtures.base is mixtures.target:
+        return "has the optimiser"
     if not pool.attack.get("base"):
         return "blind"
     return "found the start" if (pool.facts.get("start") or {}).get("found") else "knows the start"
 
 
 def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
+    clearest = oracle.clearest(fpr)
     return OracleRecord(
         p_value=oracle.p_value(fpr),
-        num_held=oracle.num_held(fpr),
-        num_asked=len(oracle.reaction),
+        num_held=clearest.num_held(fpr),
+        num_asked=len(clearest.own),
         num_good=int((oracle.similarity > GOOD).sum()),
         num_good_unseen=int((oracle.unseen_similarity > GOOD).sum()),
     )

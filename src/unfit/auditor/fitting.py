@@ -106,7 +106,8 @@ def changed_by(case: Case) -> bool:
     """
     if case.base is None:
         return False
-    return p_more(*react(maps_of(case, case.mixtures), case.mixtures)) < CHANCE_LEVEL
+    change = react(maps_of(case, case.mixtures), case.mixtures)
+    return p_more(change.own, change.unseen) < CHANCE_LEVEL
 
 
 def _fitting(

@@ -3,6 +3,9 @@
 An attack that finds nothing proves little by itself: it may be too weak. The oracle knows the samples, so it needs
 no search. It asks how strongly the weights react to the part of a sample that no other sample explains, and asks
 it for private and unseen samples alike. If the model never saw the private ones, both react equally.
+
+Weights can be disguised. So the function is asked too: its gradients with respect to the inputs are mixtures of
+the same samples, and stay what they are however the weights are written.
 """
 
 from __future__ import annotations
@@ -11,45 +14,64 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.mixtures import Mixtures
 from unfit.auditor.calibration import calibrate, chance
 from unfit.auditor.match import compare
 from unfit.auditor.samples import Samples
+from unfit.base.target import Target
 
 if TYPE_CHECKING:
     from unfit.auditor.case import Case
 
 RIDGE = 1e-4  # of the largest squared singular value of the samples: copies among them must not divide by zero
 MOST_SAMPLES = 1000  # of each set that are weighed against each other: that takes seconds
+GRADIENT_VALUES = 2**26  # in the gradients of one set: 256 MB, so of large inputs fewer samples are asked about
+GRADIENTS_AT_ONCE = 256  # samples whose gradients are computed together
 AT_ONCE = 8192  # inputs that are taken to float64 together
 SHOWN_AT_ONCE = 2**24  # values of samples that are projected together: 64 MB, a few times over
 
 
 @dataclass(frozen=True, eq=False)
-class Oracle:
-    """For private and unseen samples: the reaction of the weights, and the best that their span can show."""
+class Reactions:
+    """To private and to unseen samples: at most MOST_SAMPLES of each."""
 
-    reaction: Tensor  # (at most MOST_SAMPLES of n,)
-    unseen_reaction: Tensor
+    own: Tensor
+    unseen: Tensor
+
+    def num_held(self, fpr: float) -> int:
+        """How many private samples cause more than all but a share `fpr` of the unseen ones."""
+        return int((self.own > calibrate(self.unseen, fpr)).sum())
+
+    def p_value(self, fpr: float) -> float:
+        """How often chance alone would make the reactions to the private samples so much stronger.
+
+        Twice the smaller of two: all of them are a little stronger (Mann–Whitney), or some of them much.
+        """
+        some = chance(self.num_held(fpr), len(self.own), len(self.unseen), fpr)
+        return min(1.0, 2 * min(p_more(self.own, self.unseen), some))
+
+
+@dataclass(frozen=True, eq=False)
+class Oracle:
+    """The answers of the weights, the function and its change since the base; and the best that the span shows."""
+
+    answers: tuple[Reactions, ...]
     similarity: Tensor  # (n,): of each sample with its projection on the attacked span
     unseen_similarity: Tensor
 
-    def num_held(self, fpr: float) -> int:
-        """How many private samples the weights react to more than to all but a share `fpr` of the unseen ones."""
-        return int((self.reaction > calibrate(self.unseen_reaction, fpr)).sum())
+    @property
+    def asked_function(self) -> bool:
+        return len(self.answers) > 1
+
+    def clearest(self, fpr: float) -> Reactions:
+        return min(self.answers, key=lambda each: each.p_value(fpr))
 
     def p_value(self, fpr: float) -> float:
-        """How often chance alone would let the weights react so much more to the private samples.
-
-        Twice the smaller of two: all of them react a little more (Mann–Whitney), or some of them much more.
-        """
-        return min(1.0, 2 * min(p_more(self.reaction, self.unseen_reaction), self._p_some(fpr)))
-
-    def _p_some(self, fpr: float) -> float:
-        return chance(self.num_held(fpr), len(self.reaction), len(self.unseen_reaction), fpr)
+        """Of the clearest answer, times the number of questions."""
+        return min(1.0, len(self.answers) * self.clearest(fpr).p_value(fpr))
 
 
 def p_more(reaction: Tensor, unseen_reaction: Tensor) -> float:
@@ -66,7 +88,7 @@ def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
         span_similarity(samples, each, mixtures, case.mean, window)
         for samples, each in zip((case.private, case.unseen), maps, strict=True)
     ]
-    return Oracle(*react(maps, mixtures), *shown)
+    return Oracle((react(maps, mixtures), *ask_function(case, mixtures.base)), *shown)
 
 
 def maps_of(case: Case, mixtures: Mixtures) -> list[Tensor]:
@@ -75,11 +97,46 @@ def maps_of(case: Case, mixtures: Mixtures) -> list[Tensor]:
     return [as_maps(samples.x, mixtures) for samples in sets]
 
 
-def react(maps: list[Tensor], mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+def react(maps: list[Tensor], mixtures: Mixtures) -> Reactions:
     """The reactions of the weights to both sets."""
-    first = [each[:MOST_SAMPLES] for each in maps]
-    own, unseen = reactions(torch.cat(first), mixtures.weight).cpu().split([len(each) for each in first])
-    return own, unseen
+    return _of_both([each[:MOST_SAMPLES] for each in maps], mixtures.weight)
+
+
+def ask_function(case: Case, base: Target | None) -> list[Reactions]:
+    """The reactions of the net's gradients and, with a base, of their change since that; of both sets alike.
+
+    A model may give no gradients, or the same as its base: then there is nothing to ask. Nor is there where only
+    the attacked layer of a base is sure to be known.
+    """
+    num = max(2, min(MOST_SAMPLES, GRADIENT_VALUES // case.private.x[0].numel()))
+    both = (samples.at(torch.arange(min(num, len(samples)))) for samples in (case.private, case.unseen))
+    sets = [samples.centred(case.mean).x for samples in both]
+    found = [gradients(case.target.net(), torch.cat(sets))]
+    if base is not None and base.architecture.tail is None:
+        found.append(found[0] - gradients(base.net(), torch.cat(sets)))
+    return [_of_both([x.flatten(1) for x in sets], each) for each in found if each.any()]
+
+
+def gradients(net: nn.Module, x: Tensor) -> Tensor:
+    """Of the outputs in random proportions with respect to the inputs: (n, d); zero where the model gives none.
+
+    ∂Φ/∂x = Σ_j ∂Φ/∂s_j · w_j: mixtures of the rows of the first layer, of those alone that the outputs depend on.
+    """
+    random, found = torch.Generator().manual_seed(0), []
+    for part in x.split(GRADIENTS_AT_ONCE):
+        part = part.clone().requires_grad_()
+        with torch.enable_grad():
+            phi = net(part)
+        if not phi.requires_grad:  # a model may compute without them
+            return torch.zeros(len(x), x[0].numel())
+        share = F.normalize(torch.randn(phi.shape, generator=random)).to(phi)  # ±1 of a single output
+        found.append(torch.autograd.grad(phi, part, share, materialize_grads=True)[0].flatten(1).cpu())
+    return torch.cat(found)
+
+
+def _of_both(maps: list[Tensor], weight: Tensor) -> Reactions:
+    own, unseen = reactions(torch.cat(maps), weight).cpu().split([len(each) for each in maps])
+    return Reactions(own, unseen)
 
 
 def as_maps(x: Tensor, mixtures: Mixtures) -> Tensor:

@@ -39,6 +39,7 @@ COPY_CORRELATION = 0.999  # a candidate that correlates this well with an earlie
 SKETCH_SIZE = 64  # random directions in which candidates are compared
 COMPARED_AT_ONCE = 1_000  # candidates, with all that are kept so far
 NUM_BINS = 4  # equal parts of a parameter's range
+START = TypeAdapter[StartRecord | None](StartRecord | None)  # takes longer to make than to use
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ def _problems(candidates: Candidates, target: Target) -> list[str]:
         return [f"their facts lack {listed(untold)}"]
     problems = []
     try:
-        TypeAdapter(StartRecord | None).validate_python(facts.get("start"))
+        START.validate_python(facts.get("start"))
     except ValidationError as error:
         problems.append(f"`start`: {explained(error)}")
     if facts["target"] != target.sha256:

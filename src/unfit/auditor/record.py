@@ -17,7 +17,8 @@ from unfit.base.files import Strict
 
 SCHEMA_VERSION: Final = 4
 Verdict = Literal["pass", "leak", "inconclusive"]
-Attacker = Literal["blind", "knows the start", "found the start"]  # whom the verdict speaks of
+# whom the verdict speaks of
+Attacker = Literal["blind", "knows the start", "found the start", "has the optimiser"]
 Interval = tuple[float, float]
 # the arrays beside `audit.json`, a row for each private sample, or for each unseen one
 OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "upper_bound", "output")

@@ -30,6 +30,7 @@ KNOW_THE_START = (
 )
 ASK_THE_ORACLE = "go by the oracle: no attack here tells so many samples apart"
 DEFEND = "do not publish these weights; docs/defences.md says what protects the next ones, and what it costs"
+STRIP = "publish the weights alone, model.state_dict(), without the optimiser's state; audit that file again"
 KEEP_IT = "treat the model as one that leaks: it holds these samples, and a better attack may come"
 OTHER_ATTACK = "ask `unfit preflight` which attacks apply, and to which layer (--method, --layer, --base)"
 MORE_TIME = "give the attack more time (--budget), or leave the limit out"
@@ -40,6 +41,7 @@ ATTACKERS: dict[Attacker, str] = {
     "blind": "an attacker who has the weights and nothing else",
     "knows the start": "an attacker who also has the weights that training started from",
     "found the start": "an attacker who computes the start from the weights themselves",
+    "has the optimiser": "an attacker who has the checkpoint with the state of its optimiser",
 }
 
 
@@ -101,7 +103,7 @@ def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[
 def next_steps(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
     """What to do about a leak or an inconclusive audit, each step once; nothing after a pass."""
     if _leaks(found, sight, policy):
-        return [DEFEND]
+        return [STRIP if effort.attacker == "has the optimiser" else DEFEND]
     return list(dict.fromkeys(doubt.step for doubt in _doubts(found, effort, sight, policy)))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from torch import nn
+from torch import Tensor, nn
 
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import Strict
@@ -19,6 +19,7 @@ from unfit.base.formats import read_model
 from unfit.base.formats.folders import adapter_scale
 from unfit.base.formats.kinds import kind_of
 from unfit.base.formats.limits import Weights
+from unfit.base.formats.pytorch import read_moments
 from unfit.base.formats.tensors import without_wrappers
 from unfit.base.guess import guess_net
 from unfit.base.modules import as_base, as_target, base_from, load_into
@@ -28,6 +29,7 @@ from unfit.base.updates import added, as_named, in_chain, is_list
 MAX_SIDE = 65_536  # of a picture: no format holds larger ones
 MAX_DIGITS = 6  # of a size: a longer one is a mistake
 ORDERED = ("pytorch", "npz")  # kinds of files that keep tensors in the order of a state dict
+OPTIMISER = "optimizer.pt"  # what Hugging Face's trainer writes beside the weights
 LORA = (".lora_A.weight", ".lora_B.weight")
 
 
@@ -100,6 +102,13 @@ def load_target(
     if problem := two_targets(path, base, update):
         raise UsageError(problem)
     reading = reading or Reading()
+    target = _loaded(path, reading, base, update)
+    return replace(target, moments=_moments(Path(path), target)) if path else target
+
+
+def _loaded(
+    path: str | Path | None, reading: Reading, base: str | Path | None, update: str | Path | None
+) -> Target:
     found = read_model(path) if path else _updated(base, update, reading)
     path = Path(path or base or "")
     if isinstance(found, nn.Module):
@@ -199,6 +208,28 @@ def _call(action: Callable[[], Any], problem: str) -> Any:
     except Exception as error:
         words = str(error).splitlines()[0] if str(error) else ""
         raise UnfitError(f"{problem}: {type(error).__name__}: {words}") from error
+
+
+# Optimisers ---------------------------------------------------------------------------------------------------
+
+
+def _moments(path: Path, target: Target) -> tuple[Tensor, Tensor | None] | None:
+    """The optimiser's moment of the attacked weight, and that of the bias behind it, if the file has kept them.
+
+    Optimisers number parameters and do not name them. If several moments have the shape of the weight, none is
+    taken. Behind a convolution that is attacked too, moments are not read.
+    """
+    file = path / OPTIMISER if path.is_dir() else path
+    if not file.is_file() or kind_of(file, {}) != "pytorch" or target.architecture.conv is not None:
+        return None
+    found = read_moments(file)
+    weight, bias = target.weights["layer1.weight"], target.weights.get("layer1.bias")
+    fitting = [int(key) for key, value in found.items() if value.shape == weight.shape and value.any()]
+    if len(fitting) != 1:
+        return None
+    behind = found.get(str(fitting[0] + 1))
+    has_bias = bias is not None and behind is not None and behind.shape == bias.shape
+    return found[str(fitting[0])].float(), behind.float() if has_bias and behind is not None else None
 
 
 # Updates ------------------------------------------------------------------------------------------------------

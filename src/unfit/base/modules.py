@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError, listed
 from unfit.base.formats.sklearn import from_sklearn
@@ -34,6 +36,12 @@ class Estimator(Protocol):
 
 Layer = nn.Linear | nn.Conv2d
 PLAIN = (nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # dropout: off in eval mode
+PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "addmm", "einsum", "tensordot"}  # of torch
+UNREADABLE: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (lambda part: ".quantized." in type(part).__module__, "quantised; give the model as it was before that"),
+    (is_lazy, "no values yet; run the model once"),
+    (lambda part: isinstance(part, Tensor) and part.is_meta, "no values (device meta); load the weights first"),
+)
 NUM_PROBES = 16  # random inputs on which a rebuilt net must agree with the model
 ROUNDING = 1e-4  # relative difference that float32 rounding may cause
 USUAL_SIDES = (28, 32, 64, 96, 128, 224)  # of pictures, tried where the layers do not tell
@@ -60,6 +68,7 @@ class Run:
     is_flat: bool
     calls: list[Call]
     others: list[tuple[int, str]]  # (how many of `calls` came before, kind of layer)
+    products: list[tuple[int, str]]  # the same of parameters that the model's own code multiplies samples with
 
 
 def as_target(
@@ -86,11 +95,12 @@ def as_target(
         model = from_sklearn(model)
     if not isinstance(model, nn.Module):
         raise UsageError(
-            "expected a torch.nn.Module, a fitted perceptron of scikit-learn or a Target, got "
-            f"{type(model).__name__}"
+            "expected a torch.nn.Module, a fitted perceptron of scikit-learn or a Target "
+            f"(`unfit.load_target` reads one of a file), got {type(model).__name__}"
         )
     _refuse(_broken(model))
-    module = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)  # leave the user's module alone
+    module = _copied(model).cpu().float().eval().requires_grad_(False)  # leave the user's module alone
+    module.register_forward_hook(_logits)
     run = _run(module, [input_shape] if input_shape else _possible_shapes(module))
     if layer is None and (plain := _rebuilt(run, run.calls, tuple(run.x.shape[1:]), input_range)):
         return plain
@@ -161,8 +171,10 @@ def load_into(module: nn.Module, weights: dict[str, Tensor], path: str) -> None:
 def _broken(module: nn.Module) -> list[str]:
     if isinstance(module, torch.jit.ScriptModule):
         return ["it is TorchScript, whose layers cannot be watched; load its state_dict() into the module itself"]
-    if num := [name for name, value in module.named_parameters() if is_lazy(value)]:
-        return [f"{name} has no values yet: run the model once" for name in num]
+    parts = [*module.named_modules(), *module.named_parameters()]
+    for is_unreadable, why in UNREADABLE:
+        if names := [name for name, part in parts if is_unreadable(part)]:
+            return [f"{listed(names)}: {why}"]
     if (total := sum(value.numel() for value in module.parameters())) > MAX_PARAMETERS:
         return [f"{total:,} parameters; the limit is {MAX_PARAMETERS:,}"]
     return [
@@ -174,7 +186,20 @@ def _broken(module: nn.Module) -> list[str]:
 
 def _refuse(problems: list[str]) -> None:
     if problems:
-        raise UnfitError(f"the model cannot be attacked: {'; '.join(problems)}")
+        raise UnfitError(f"the model cannot be attacked: {listed(problems)}")
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy, also of a module whose layers keep weights that they computed (weight norm, pruning)."""
+    computed = (v for m in module.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf)
+    return copy.deepcopy(module, {id(value): value.detach() for value in computed})
+
+
+def _logits(module: nn.Module, inputs: object, returned: object) -> object:
+    """The outputs themselves, of a model that returns them in a dict as `logits`, or first of several things."""
+    if isinstance(returned, Mapping):
+        return returned.get("logits", returned)
+    return returned[0] if isinstance(returned, tuple) and returned else returned
 
 
 def _possible_shapes(module: nn.Module) -> list[tuple[int, ...]]:
@@ -214,7 +239,11 @@ def _run(module: nn.Module, shapes: list[tuple[int, ...]]) -> Run:
         for is_flat in (False, True) if len(shape) > 1 else (False,):  # some modules expect flat pictures
             try:
                 return _watched(module, x, is_flat)
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            except TypeError as error:
+                if "required positional argument" in str(error):
+                    raise UnfitError(f"{error}: wrap the model in a module that takes samples alone") from None
+                problems.append(f"{shape}: {error}")
+            except (RuntimeError, ValueError, IndexError, AssertionError) as error:
                 problems.append(f"{shape}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     raise UnfitError(
         f"the model does not accept inputs of shape {problems[0]}; pass one sample's shape as `input_shape`"
@@ -226,7 +255,11 @@ def _watched(module: nn.Module, x: Tensor, is_flat: bool) -> Run:
     calls: list[Call] = []
     others: list[tuple[int, str]] = []
     last_maps: list[Tensor] = []
-    names = {leaf: name or "the net" for name, leaf in module.named_modules() if not list(leaf.children())}
+    names = {
+        leaf: name or "the net"
+        for name, leaf in module.named_modules()
+        if (isinstance(leaf, Layer) or not list(leaf.children())) and "parametrizations" not in name.split(".")
+    }
 
     def record(leaf: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(leaf, Layer):
@@ -239,14 +272,39 @@ def _watched(module: nn.Module, x: Tensor, is_flat: bool) -> Run:
 
     hooks = [leaf.register_forward_hook(record) for leaf in names]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _Products(module, calls) as products:
             phi = module(x.flatten(1) if is_flat else x)
     finally:
         for hook in hooks:
             hook.remove()
     if not isinstance(phi, Tensor):
-        raise UnfitError(f"the model cannot be attacked: it returns a {type(phi).__name__}, not a tensor")
-    return Run(module, x, as_columns(phi), is_flat, calls, others)
+        words = f"it returns a {type(phi).__name__}: wrap it in a module that returns its outputs, one tensor"
+        raise UnfitError(f"the model cannot be attacked: {words}")
+    return Run(module, x, as_columns(phi), is_flat, calls, others, products.found)
+
+
+class _Products(TorchFunctionMode):
+    """Finds dense layers that are no `nn.Linear`: samples times a parameter, in the code of the model itself."""
+
+    def __init__(self, module: nn.Module, calls: list[Call]) -> None:
+        super().__init__()
+        self.calls, self.found = calls, list[tuple[int, str]]()
+        self.owners = {
+            value.untyped_storage().data_ptr(): f"{name}.{key}".lstrip(".")
+            for name, part in module.named_modules()
+            if not type(part).__module__.startswith("torch.nn.")
+            for key, value in part.named_parameters(recurse=False)
+        }
+
+    def __torch_function__(
+        self, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function.__name__ in PRODUCTS:
+            values = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+            if any(value.ndim == 2 and len(value) == NUM_PROBES for value in values):
+                names = (self.owners.get(value.untyped_storage().data_ptr()) for value in values if value.ndim > 1)
+                self.found += [(len(self.calls), name) for name in names if name]
+        return function(*args, **(kwargs or {}))
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -331,6 +389,11 @@ def _position(run: Run, layer: str | None) -> int:
         if named[0] not in fitting:
             raise NotApplicableError(f"{layer} {_SEVERAL_TIMES}")
         return named[0]
+    if by_hand := [name for num, name in run.products if not fitting or num <= fitting[0]]:
+        raise UnfitError(
+            f"the model multiplies samples with {listed(by_hand)} in its own code, which the attacks would miss: "
+            "write that layer as nn.Linear with the same weights; or name another with `layer`"
+        )
     if not dense:
         raise NotApplicableError("the model calls no dense layer (nn.Linear), and the attacks need one")
     if not fitting:
@@ -364,6 +427,12 @@ def _few_directions(call: Call) -> str:
 def _split(run: Run, at: int, input_range: tuple[float, float] | None) -> Target:
     """The model as a prefix and what follows it: a rebuilt net where that is plain, else its first layer alone."""
     call = run.calls[at]
+    if not _close(nn.functional.linear(call.received, call.layer.weight, call.layer.bias), call.output):
+        kind = type(call.layer).__name__
+        raise UnfitError(
+            f"{call.name} ({kind}) does not multiply with its weight as it is: give a model that has nn.Linear "
+            "there, with the weights that are in effect"
+        )
     has_prefix = not _close(call.received, run.x)
     shape = tuple((run.x if _in_place(call.received, run.x) else call.received).shape[1:])
     whole = Whole(
@@ -414,6 +483,11 @@ def _relu_follows(whole: Whole, call: Call) -> bool:
     sums = call.output.std() * torch.randn(call.output.shape, generator=torch.Generator().manual_seed(1))
     sums.requires_grad_()
     phi = whole.finish(call.received, sums)
+    if not phi.requires_grad:
+        raise NotApplicableError(
+            "the model computes its outputs without gradients (`torch.no_grad`, `detach`), and attacks need them: "
+            "leave that to whoever calls it"
+        )
     weights = torch.randn(phi.shape, generator=torch.Generator().manual_seed(2))
     (slope,) = torch.autograd.grad(phi, sums, weights, allow_unused=True)
     if slope is None:

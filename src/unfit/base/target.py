@@ -45,6 +45,7 @@ class Target:
     weights: Weights
     input_range: tuple[float, float] | None = None
     whole: Whole | None = None  # the model around it, where the architecture is not all there is
+    moments: tuple[Tensor, Tensor | None] | None = None  # the optimiser's, of the attacked weight and its bias
 
     def __repr__(self) -> str:
         return f"Target({self.architecture}, sha256 {self.sha256[:12]})"

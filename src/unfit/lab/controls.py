@@ -28,6 +28,7 @@ from unfit.base.target import Target
 from unfit.lab.fit import FitSettings, fit
 
 MOST_EPOCHS = 1_000_000  # as long as the papers train; a stranger's file could ask for any number
+SETTINGS = TypeAdapter(FitSettings)
 FRESH = 1000  # added to the seed of an untrained net: not the start that the target had
 
 
@@ -82,7 +83,7 @@ def fit_settings(run: Path) -> FitSettings | None:
     if not path.is_file():
         return None
     try:
-        settings = TypeAdapter(FitSettings).validate_python(read_json(path).get("settings"))
+        settings = SETTINGS.validate_python(read_json(path).get("settings"))
     except ValidationError as error:
         raise UnfitError(f"{path}: its settings cannot be read: {explained(error)}") from error
     if settings.epochs > MOST_EPOCHS or settings.max_steps > MOST_EPOCHS:

@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from scipy.optimize import linprog
 from torch import Tensor
+from torch.nn.functional import linear
 
 from unfit.attacker.attacks.peel import HARD
 from unfit.attacker.candidates import Part
+from unfit.attacker.codes import Codes, all_records, are_borne_out, find_groups, samples_among
 from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.span import visible_rank
@@ -49,7 +51,7 @@ NEGATIVE = 100.0  # what a negative value costs: 10 does as well, 1 finds a quar
 RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
 SOFT = 0.1  # of the mean value: what a reweighted program takes for small
 STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
-ROUGH = (1e-2, 1e-3)  # of the mean value: what first counts as zero in a program's answer
+ROUGH = (1e-2, 1e-3, 1e-4)  # of the mean value: what first counts as zero in a program's answer
 MOST_COSINES = 4096**2  # between inputs, at once: with more inputs, each is compared with some of the others
 ENOUGH_COLUMNS = 3  # times the rank: a random span of more than 2 inputs a dimension has no cone (Wendel)
 
@@ -112,6 +114,9 @@ class Cone(Prover):
         whole = read_space(mixtures)
         if whole is None or not has_cone(whole):
             return [], False
+        if (found := coded(mixtures, whole)) is not None:
+            x, proven = found
+            return _parts(mixtures, whole.normalised(x), proven), int(proven.sum()) == whole.n
         space = sparse_part(whole)
         corners = find_corners(space, self, progress)
         if not len(corners):
@@ -161,6 +166,7 @@ class Space:
     scale: Array  # (live,): the noise of each input, in units of the bias's noise if there is one
     bias: Array | None  # (n,): UᵀΔb1 in units of its noise; every sample has the same
     live: Flags  # (d,): the inputs that some sample used
+    neurons: Array  # (w, n): orthonormal columns; neurons · values is the change of the layer in these units
     scaling: tuple[Array, Array] | None = None  # scale and shift (d,): what the model does to its inputs first
 
     @property
@@ -239,9 +245,9 @@ def _space(rows: Tensor, has_bias: bool) -> Space | None:
     values = values / scale
     live = np.linalg.norm(values, axis=0) > NOISE * np.sqrt(n)
     if not has_bias:
-        return Space(values[:, live], scale[live], None, live)
+        return Space(values[:, live], scale[live], None, live, basis)
     live = live[:-1]
-    return Space(values[:, :-1][:, live], scale[:-1][live] / scale[-1], values[:, -1], live)
+    return Space(values[:, :-1][:, live], scale[:-1][live] / scale[-1], values[:, -1], live, basis)
 
 
 # Columns of any sign ---------------------------------------------------------------------------------------
@@ -347,6 +353,60 @@ def rest_error(whole: Space, space: Space, a: Array) -> float:
     return float(error / np.linalg.norm(a @ rest * scale))
 
 
+# One-hot records -------------------------------------------------------------------------------------------
+
+
+def coded(mixtures: Mixtures, whole: Space) -> tuple[Array, Flags] | None:
+    """All samples (n, d) and which of them are proven, where they are one-hot records; None where they are not.
+
+    Other columns may stand beside the codes: these say how a sample is mixed.
+    """
+    part, codes = codes_of(whole)
+    records = all_records(codes) if mixtures.relu and codes.can_tell else None
+    found = None if records is None else samples_among(codes, records)
+    if records is None or found is None:
+        return None
+    mixing, kept = found
+    a = codes.coordinates(records[mixing.which])
+    x = whole.sample(a)
+    x[:, part.live] = codes.rows(records[mixing.which])[:, :-1]
+    proven = kept & are_borne_out(mixing, *gates(mixtures, whole.normalised(x)))
+    return x, proven & (beside_error(whole, part, a) < EXACT)
+
+
+def gates(mixtures: Mixtures, x: Array) -> tuple[Flags, Flags]:
+    """Which neurons (w, k) inputs of the first layer leave on, and which off, after training and before it."""
+    layers = [mixtures.gates] if mixtures.start is None else [mixtures.gates, mixtures.start[0]]
+    inputs = torch.from_numpy(x).to(mixtures.weight)
+    sums = torch.stack([linear(inputs, *layer) for layer in layers]).cpu()
+    on, off = ((sign * sums > 0).all(0).T.numpy() for sign in (1, -1))
+    return on, off
+
+
+def codes_of(whole: Space) -> tuple[Space, Codes]:
+    """The span at the columns of one-hot groups."""
+    groups = [] if whole.bias is None else find_groups(whole.values, whole.scale, whole.bias)
+    coded = np.isin(np.arange(len(whole.scale)), np.concatenate([[], *groups]))
+    part = whole.only(coded)
+    places = [np.searchsorted(coded.nonzero()[0], group) for group in groups]
+    return part, Codes(part.values, part.scale, part.bias, part.neurons, places)
+
+
+def beside_error(whole: Space, part: Space, a: Array) -> Array:
+    """The error that rounding leaves in the columns beside codes, for each record, relative to its values there.
+
+    The codes give a up to an error of covariance (V Vᵀ)⁻¹ |a|², where V are the values at their columns.
+    """
+    columns = ~part.live[whole.live]
+    rest, scale = whole.values[:, columns], whole.scale[columns]
+    if not columns.any():
+        return np.zeros(len(a))
+    spread = (rest * np.linalg.solve(part.values @ part.values.T, rest)).sum(0)
+    error = np.linalg.norm(np.sqrt(spread + 1) * scale) * np.linalg.norm(a, axis=1)
+    relative: Array = error / np.linalg.norm(a @ rest * scale, axis=1)
+    return relative
+
+
 # Step 1: a corner ------------------------------------------------------------------------------------------
 
 
@@ -424,16 +484,24 @@ def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
 
 
 def snap(space: Space, c: Array) -> Array:
-    """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole."""
-    values = np.abs(c @ space.directions)
-    a = c @ space.whitening
-    for rough in (*ROUGH, None, None):
+    """The vector that vanishes best where this one is about zero, of unit length and not negative on the whole.
+
+    What is about zero is guessed more than once: a few small values among the zeros can lead to another vector.
+    """
+    tries = (_snapped(space, c, (*ROUGH[i:], None, None)) for i in range(len(ROUGH)))
+    a = max(tries, key=lambda each: int(vanishing(space, each).sum()))
+    return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
+
+
+def _snapped(space: Space, c: Array, guesses: tuple[float | None, ...]) -> Array:
+    values, a = np.abs(c @ space.directions), c @ space.whitening
+    for rough in guesses:
         zero = vanishing(space, a) if rough is None else values < rough * values.mean()
         if zero.sum() < space.n - 1:
             break
         a = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)[1][:, 0]
         values = np.abs(a @ space.colouring @ space.directions)
-    return a * np.sign((a @ space.values).sum() or 1.0) / np.linalg.norm(a)
+    return a
 
 
 def vanishing(space: Space, a: Array) -> Flags:

@@ -7,12 +7,13 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from torch import Tensor
 
@@ -33,13 +34,14 @@ HEADLINE_ATTACKERS: dict[Attacker, str] = {
     "blind": "To someone who has its weights alone",
     "knows the start": "To someone who has its weights and its base, which training started from",
     "found the start": "To someone who has its weights alone, and computes its start from them",
+    "has the optimiser": "To someone who has this checkpoint, with the state of its optimiser",
 }
 
 
 def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
     """Write `index.html` (and for images `pairs.png`) from a saved audit, each whole or not at all."""
     with new_file(folder / "index.html", force=True) as file:
-        file.write_text(page(record, arrays), encoding="utf-8")
+        file.write_text(page(record, arrays), encoding="utf-8", errors="backslashreplace")
     if shows_pictures(arrays):
         with new_file(folder / "pairs.png", force=True) as file:
             plots.pairs(arrays).save(file, optimize=True)
@@ -48,17 +50,9 @@ def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
 def page(record: Record, arrays: Arrays) -> str:
     """The page as one string; the record and the arrays are all it is made from."""
     _check(record, arrays)
-    environment = Environment(
-        loader=PackageLoader("unfit.auditor", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    environment.filters |= {"share": _share, "how_often": how_often, "coded": coded, "short": short}
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     style, script = (_source(name) for name in ("page.css", "page.js"))
     images, tables = shows_pictures(arrays), as_tables(record, arrays)
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         audit=record,
         headline=headline(record),
         attacker=ATTACKERS[record.attacker],
@@ -79,6 +73,20 @@ def page(record: Record, arrays: Arrays) -> str:
         security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'",
     )
+
+
+@cache
+def _template() -> Template:
+    """Made once: to compile it takes longer than to fill it."""
+    environment = Environment(
+        loader=PackageLoader("unfit.auditor", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {"share": _share, "how_often": how_often, "coded": coded, "short": short}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.get_template("page.html.j2")
 
 
 def headline(record: Record) -> str:

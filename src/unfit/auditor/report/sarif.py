@@ -12,6 +12,7 @@ from urllib.parse import quote
 from unfit.auditor.record import Record, Verdict
 from unfit.auditor.report.public import MEANING, counted, made_by, model_name
 from unfit.auditor.verdict import ATTACKERS, EXIT_CODES
+from unfit.base.errors import clean
 from unfit.base.files import as_json
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -33,7 +34,7 @@ def sarif(record: Record) -> str:
     run = {
         "tool": {"driver": {"name": "unfit", "version": made_by(record), "rules": [*map(_rule, LEVELS)]}},
         "invocations": [invocation],
-        "artifacts": [{"location": {"uri": name}, "properties": {"weightsSha256": record.target.sha256}}],
+        "artifacts": [{"location": {"uri": name}, "properties": {"weightsSha256": clean(record.target.sha256)}}],
         "results": results,
         "columnKind": "unicodeCodePoints",
     }

@@ -24,11 +24,13 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, as_net, batch_norm, convolution, dense, layer_norm
-from unfit.base.formats.limits import Weights, check_shapes, check_zip, ready, whole
+from unfit.base.formats.limits import Weights, bounded, check_shapes, check_zip, ready, whole
+from unfit.base.formats.numpy import NUMBERS
 from unfit.base.formats.tensors import natural
 
 Datasets = dict[str, list[Any]]  # of each layer, in Keras' order
 Arrays = dict[str, list[Tensor]]
+MAX_ATTRIBUTE = 2**28  # bytes that reading one may take: descriptions of nets have kilobytes
 HEAP = b"GCOL\x01\0\0\0"
 IN_A_ROW = "only layers in a row are read"
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")  # γ, β and the statistics, as Keras stores them
@@ -53,7 +55,7 @@ def read_h5(path: Path) -> Weights | nn.Module:
         _check_heaps(path)
     with whole(path, "Keras"), _opened(path, path) as file:
         if "model_config" in file.attrs:
-            config = json.loads(file.attrs["model_config"])
+            config = json.loads(_attribute(file, "model_config"))
             return _net(path, config, _read(path, _by_name(_inner(file, "model_weights"))))
         return _as_weights(path, _read(path, _by_name(file) if "layer_names" in file.attrs else _all_groups(file)))
 
@@ -107,12 +109,14 @@ def _read(path: Path, datasets: Datasets) -> Arrays:
     check_shapes(path, (each.shape for each in every))
     if any(each.external or each.is_virtual for each in every):
         raise UnfitError(f"{path}: its values are in other files")
+    if strange := [each.name for each in every if each.dtype.kind not in NUMBERS]:
+        raise UnfitError(f"{path}: {strange[0]} does not hold numbers")
     return {name: [torch.tensor(each[()]) for each in those] for name, those in datasets.items()}
 
 
 def _by_class(file: Any, config: dict[str, Any]) -> Datasets:
     """Keras 3 names groups by the classes of the layers: dense, dense_1, …"""
-    place = next(name for name in ("layers", "_layer_checkpoint_dependencies") if name in file)
+    place = _place(file)
     used: Counter[str] = Counter()
     found: Datasets = {}
     for layer in config["config"]["layers"]:
@@ -121,6 +125,11 @@ def _by_class(file: Any, config: dict[str, Any]) -> Datasets:
         used[kind] += 1
         found[layer["config"]["name"]] = _variables(file, f"{place}/{group}")
     return found
+
+
+def _place(file: Any) -> str:
+    """Where Keras 3 has its layers; early versions had them elsewhere."""
+    return "layers" if "layers" in file else "_layer_checkpoint_dependencies"
 
 
 def _snake_case(name: str) -> str:
@@ -138,10 +147,16 @@ def _variables(file: Any, name: str) -> list[Any]:
 def _by_name(file: Any) -> Datasets:
     """Before Keras 3: a group for each layer, whose `weight_names` lead to its arrays."""
     found: Datasets = {}
-    for name in map(_text, file.attrs["layer_names"]):
+    for name in map(_text, _attribute(file, "layer_names")):
         group = _inner(file, name)
-        found[name] = [_inner(group, _text(each)) for each in group.attrs["weight_names"]]
+        found[name] = [_inner(group, _text(each)) for each in _attribute(group, "weight_names")]
     return found
+
+
+def _attribute(item: Any, name: str) -> Any:
+    """A string of any length is stored with the length that it claims, for which HDF5 allocates memory."""
+    with bounded(MAX_ATTRIBUTE):
+        return item.attrs[name]
 
 
 def _text(value: Any) -> str:
@@ -149,7 +164,7 @@ def _text(value: Any) -> str:
 
 
 def _all_groups(file: Any) -> Datasets:
-    layers = _inner(file, "layers" if "layers" in file else "_layer_checkpoint_dependencies")
+    layers = _inner(file, _place(file))
     return {name: _variables(layers, name) for name in sorted(layers, key=natural)}
 
 
@@ -279,6 +294,8 @@ def _dense(layer: Layer, place: Place) -> list[nn.Module]:
     if len(place.shape) != 1:
         raise CannotReadError(f"inputs of shape {place.shape}; flatten them first")
     kernel, bias = layer.kernel()
+    if kernel.ndim != 2:
+        raise CannotReadError(f"a kernel of shape {tuple(kernel.shape)}")
     kernel = kernel if place.order is None else kernel[place.order]
     place.shape, place.order = (kernel.shape[1],), None
     return [dense(kernel.T, bias)]

@@ -18,6 +18,7 @@ from unfit.base.nets import MAX_PARAMETERS
 Weights = dict[str, Tensor]
 CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict; `unfit formats` lists all kinds"
 MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
+MEMORY = Path("/proc/self/statm")  # its first number is the size of this process in pages
 _BROKEN = (  # what PyTorch, zipfile, JSON and HDF5 raise for a damaged file
     *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
     *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error),
@@ -37,9 +38,31 @@ def whole(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
 
 def check_file(path: Path) -> None:
     """A regular file of a size that can be read: not a device, a pipe or a folder."""
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:  # a name that is too long
+        raise UnfitError(f"cannot read {path}: {error.strerror}") from error
+    if not is_file:
         raise UnfitError(f"{path}: no such checkpoint; {CHECKPOINTS}")
     check_size(path, "has", path.stat().st_size)
+
+
+@contextmanager
+def bounded(num_bytes: int) -> Iterator[None]:
+    """No more memory than so many bytes, for a library that allocates what a damaged file claims. Linux only."""
+    if not MEMORY.is_file():
+        yield
+        return
+    import resource
+
+    used = int(MEMORY.read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [used + num_bytes, *(each for each in before if each != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def check_size(path: Path, verb: str, num_bytes: int) -> None:

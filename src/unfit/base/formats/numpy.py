@@ -43,10 +43,12 @@ def _tensor(data: bytes) -> Tensor:
 
 
 def read_array(data: bytes) -> np.ndarray[Any, Any]:
-    """An .npy file, whose header must tell the size that it has. Object arrays would be pickles."""
+    """An .npy file of numbers, whose header must tell the size that it has. Object arrays would be pickles."""
     file = io.BytesIO(data)
     shape, by_columns, dtype = _header(file)
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+    if dtype.kind not in NUMBERS:
+        raise ValueError(f"an .npy file of type {dtype}, not of numbers")
+    if math.prod(shape) * dtype.itemsize != len(data) - file.tell():
         raise ValueError("an .npy file that does not have the size it tells")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
 

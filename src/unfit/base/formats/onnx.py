@@ -119,7 +119,10 @@ def _ops(model: Any, constants: Constants) -> dict[str, Op]:
 
 def _plain_constant(settings: dict[str, Any]) -> Any:
     """`value_float`, `value_ints`, …"""
-    return next(value for name, value in settings.items() if not name.endswith(("string", "strings")))
+    found = [value for name, value in settings.items() if not name.endswith(("string", "strings"))]
+    if len(found) != 1:
+        raise ValueError("a constant without a value")
+    return found[0]
 
 
 # From its end to its beginning -----------------------------------------------------------------------------

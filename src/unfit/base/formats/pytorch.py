@@ -16,11 +16,39 @@ from unfit.base.errors import UnfitError, listed
 from unfit.base.formats.limits import Weights, check_shapes, check_zip, whole
 
 HOLDERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights")
+OPTIMISERS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizer_state", "optim", "opt")
+MOMENTS = ("exp_avg", "momentum_buffer")  # what Adam and its relatives, and SGD, call the running sum of gradients
 MAX_DEPTH = 4  # of dicts inside each other; a pickle can hold a dict that holds itself
 ALONE = "save only model.state_dict(), or use .safetensors"
 
 
 def read_state_dict(path: Path) -> Weights:
+    weights = _tensors(path, _content(path))
+    check_shapes(path, (value.shape for value in weights.values()))
+    _check_storage(path, weights)
+    return weights
+
+
+def read_moments(path: Path) -> Weights:
+    """Running sums of gradients from an optimiser's state in the file, by the number of their parameter."""
+    content = _dict(_content(path))
+    held = next((content[key] for key in OPTIMISERS if key in content), content)
+    held = held[0] if isinstance(held, list) and held else held  # Lightning keeps one for each optimiser
+    found: Weights = {}
+    for key, values in _dict(_dict(held).get("state")).items():
+        named = [_dict(values)[name] for name in MOMENTS if name in _dict(values)]
+        if isinstance(key, int) and named and _is_plain(named[0]):
+            found[str(key)] = named[0].detach()
+    check_shapes(path, (value.shape for value in found.values()))
+    _check_storage(path, found)
+    return found
+
+
+def _dict(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _content(path: Path) -> Any:
     """`weights_only` refuses all but tensors and plain containers, so a malicious pickle does not run."""
     try:
         with whole(path, "PyTorch"), warnings.catch_warnings():
@@ -28,16 +56,12 @@ def read_state_dict(path: Path) -> Weights:
             if zipfile.is_zipfile(path):
                 with zipfile.ZipFile(path) as archive:
                     check_zip(path, archive)
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UnfitError(
             f"{path}: contains more than tensors, so it was not loaded "
             f"(it could run code{_culprit(error)}); {ALONE}"
         ) from error
-    weights = _tensors(path, content)
-    check_shapes(path, (value.shape for value in weights.values()))
-    _check_storage(path, weights)
-    return weights
 
 
 def _check_storage(path: Path, weights: Weights) -> None:
