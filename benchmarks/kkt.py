@@ -46,7 +46,12 @@ from unfit.base.nets import initialise
 from unfit.base.target import Target
 from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
 
-SOLVERS = ("attacker", "base/nets.py", "auditor/match.py")
+SOLVERS = (
+    *(f"attacker/{name}.py" for name in ("attacks/paper", "attacks/fast", "attacks/unmix")),
+    *(f"attacker/{name}.py" for name in ("stationarity", "mixtures", "span", "ica")),
+    "base/nets.py",
+    "auditor/match.py",
+)
 WATCHED = [15, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600]
 
 

@@ -125,13 +125,13 @@ class Watch:
         self.began, self.busy, self.own = time.perf_counter(), _busy_seconds(), _own_seconds()
 
     @property
-    def seconds(self) -> float:
-        """That others have computed."""
-        return max(0.0, _busy_seconds() - self.busy - (_own_seconds() - self.own))
+    def others(self) -> float:
+        return round(max(0.0, self.seconds) / (time.perf_counter() - self.began), 2)
 
     @property
-    def others(self) -> float:
-        return round(self.seconds / (time.perf_counter() - self.began), 2)
+    def seconds(self) -> float:
+        """Of processors, spent by others."""
+        return _busy_seconds() - self.busy - (_own_seconds() - self.own)
 
 
 def _busy_seconds() -> float:
@@ -223,7 +223,7 @@ def take(title: str, code: Sequence[str]) -> None:
     known = next(
         (s.model_dump() for s in stored() if s.title == title), {"title": title, "place": place_of(title)}
     )
-    written = re.sub(r"\A\s*\*(Measured|Others|Older).*\*\n", "", found[1])
+    written = re.sub(r"\A\s*\*(Measured|Others|Older|No hash).*\*\n", "", found[1])
     hashes = {name: hash_of(name) for name in code} or known.get("code", {})
     store(Section(**known | {"code": hashes, "content": parse(written.splitlines())}))
 

@@ -276,7 +276,7 @@ def test_another_seed_is_stored_beside_the_first(data_dir, cache, tmp_path):
     assert over_words([results.claims[0].ours for results in found]) in (tmp_path / "index.md").read_text("utf-8")
 
 
-def test_what_was_run_at_full_size_is_collected(data_dir, cache, tmp_path):
+def test_what_was_run_at_full_size_is_collected(run, data_dir, cache, tmp_path):
     item = chosen("haim2022/fig17")[0]
     out, away = tmp_path / "out", tmp_path / "away"
     for other in (item, chosen("haim2022/fig1")[0]):
@@ -290,11 +290,16 @@ def test_what_was_run_at_full_size_is_collected(data_dir, cache, tmp_path):
     assert collect(away, out, ITEMS, lambda item: "about 2 days") == 1
     write_pages(out, ITEMS)
     page = (out / "full.md").read_text("utf-8")
-    assert "1 of 2 items and 1 of 2 claims were run at full size, in 2.0 hours." in page
+    assert "1 of 2 items and 1 of 2 claims were run at full size, in 0.0 hours." in page
     assert f"| {small.claims[0].ours} | **too close to call** | n=10: much more | agrees | 120 min |" in page
     assert "| not run |  | about 2 days |" in page
+    assert "| n=10: another |" in (out / item.name / "text.md").read_text("utf-8").partition("own size")[2]
     assert (out / item.name / "figure.png").read_bytes() == before
     assert collect(away, away, ITEMS, lambda item: "") == 0  # its own
+    code, printed, _ = run("reproduce", "--collect", str(away), "--out", str(out), "--data-dir", str(data_dir))
+    assert (code, printed.startswith("1 items of")) == (0, True)
+    assert "| not run |  | about " in (out / "full.md").read_text("utf-8")
+    assert "CIFAR-100" in (out / "others" / "not-run.json").read_text("utf-8")  # not among the data
 
 
 def test_a_bar_in_a_cell_does_not_end_it():

@@ -199,7 +199,7 @@ def fig5(lab: Lab) -> Made:
         )
         claims.append(few(byweights, f"weights give at most a handful, {name}", "3 or 4", HANDFUL))
         draw.pairs_in(places[place], byinversion, f"model inversion, {name}: {byinversion.record.num_good} good")
-        shown = f"weights, {name}: {byweights.record.num_good} good (paper: 3 or 4)"
+        shown = f"weights, {name}: {byweights.record.num_good} good (paper: 3–4)"
         draw.pairs_in(places[place + 3], byweights, shown)
     return Made(figure, claims)
 

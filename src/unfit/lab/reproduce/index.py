@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unfit.base.files import new_file, read_as, read_json, write_json
 from unfit.lab.reproduce.claims import Claim
-from unfit.lab.reproduce.item import FILES, OTHERS, Item, Results, bold, joined, place_of, row, text
+from unfit.lab.reproduce.item import FILES, OTHERS, Item, Results, bold, joined, place_of, row, spent, text
 from unfit.lab.reproduce.lab import FULL
 
 HEAD = """# Reproduction of the papers' figures and tables
@@ -44,7 +44,7 @@ def write_pages(out: Path, items: Iterable[Item]) -> None:
             seeds = [first, *(each for each in others if each.scale == first.scale)]
             small[item.name] = seeds
             full[item.name] = [each for each in others if each.scale == FULL.name]
-            _write(out / item.name / "text.md", text(seeds, item))
+            _write(out / item.name / "text.md", text(seeds, item, full[item.name]))
     _write(out / "index.md", HEAD + "\n".join(_summary(list(small.values()))) + "\n")
     if any(full.values()):
         reasons = read_json(out / OTHERS / NOT_RUN) if (out / OTHERS / NOT_RUN).is_file() else {}
@@ -97,7 +97,7 @@ def counted(claims: Iterable[Claim]) -> str:
 
 def _summary(found: list[BySeed]) -> list[str]:
     claims = [claim for seeds in found for claim in joined(seeds)]
-    total = sum(seeds[0].seconds for seeds in found)
+    total = spent(measured for seeds in found for measured in seeds[0].measured)
     lines = [f"{len(found)} items, {len(claims)} claims: {counted(claims)}; {total / 60:.0f} minutes.", ""]
     for num, items in sorted(Counter(len(seeds) for seeds in found).items()):
         lines.append(f"{items} items with {num} {'seed' if num == 1 else 'seeds'}.")
@@ -141,7 +141,7 @@ def _against(small: Mapping[str, BySeed], full: Mapping[str, BySeed], reasons: M
         for a, b in zip(*claims, strict=True)
         if a.verdict != b.verdict
     ]
-    total = sum(seeds[0].seconds for seeds in full.values() if seeds)
+    total = spent(measured for seeds in full.values() if seeds for measured in seeds[0].measured)
     lines = [
         f"{len(both)} of {len(small)} items and {len(after)} of {every} claims were run at full size, in "
         f"{total / 3600:.1f} hours. Of these {counted(after)}; at small scale {counted(before)}. "

@@ -6,7 +6,7 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -147,7 +147,7 @@ def make(item: Item, lab: Lab, place: Path, force: bool = False) -> Results:
             measured=list(lab.used.values()),
             table=made.table,
             notes=lab.notes,
-            seconds=round(max(here, _spent(lab)), 1),
+            seconds=round(max(here, spent(lab.used.values())), 1),
             machine=_machine(),
             command=_command(item, lab),
         )
@@ -171,18 +171,31 @@ def _machine() -> str:
     return f"{platform.machine()}, {threads} of {os.cpu_count()} cores, PyTorch {torch.__version__}"
 
 
-def _spent(lab: Lab) -> float:
-    """Seconds that the targets and attacks took when they were made."""
-    trained = {(m.target, m.data): m.seconds["training"] for m in lab.used.values()}
-    attacked = sum(sum(m.seconds.values()) - m.seconds["training"] for m in lab.used.values())
-    return sum(trained.values()) + attacked
+def spent(measured: Iterable[Measured]) -> float:
+    """Seconds that these targets and attacks took when they were made, each of them once."""
+    seconds: dict[tuple[object, ...], float] = {}
+    for m in measured:
+        net = m.data, m.target, m.train_loss
+        seconds[net] = m.seconds["training"]
+        if m.attack:
+            seconds[*net, m.attack] = sum(m.seconds.values()) - m.seconds["training"]
+    return sum(seconds.values())
 
 
-def text(seeds: Sequence[Results], item: Item) -> str:
-    """The paper's claim, our numbers (over the seeds), the verdict, by how much and by which rule."""
+def text(seeds: Sequence[Results], item: Item, full: Sequence[Results] = ()) -> str:
+    """The paper's claims, our numbers (over the seeds) and verdicts; then those at the paper's own size."""
     results = seeds[0]
-    lines = [f"# {results.title}", "", f"*{results.name}.* {item.caption}", ""]
-    lines += ["| claim | paper | ours | verdict | by | rule | seeds |", "|---|---|---|---|---|---|---|"]
+    lines = [f"# {results.title}", "", f"*{results.name}.* {item.caption}", "", *_tables(seeds)]
+    lines += ["", "![figure](figure.png)", ""]
+    if full:
+        lines += ["## At the paper's own size", "", *_tables(full), ""]
+    return "\n".join(lines)
+
+
+def _tables(seeds: Sequence[Results]) -> list[str]:
+    """Claims with their rules, what was measured of every target, and how."""
+    results = seeds[0]
+    lines = ["| claim | paper | ours | verdict | by | rule | seeds |", "|---|---|---|---|---|---|---|"]
     lines += [
         row(c.claim, c.paper, c.ours, bold(c.verdict), c.by, c.rule, str(c.num_seeds)) for c in joined(seeds)
     ]
@@ -199,15 +212,12 @@ def text(seeds: Sequence[Results], item: Item) -> str:
     numbers = ", ".join(str(each.seed) for each in seeds)
     one = f"seed {numbers}"
     several = f"seeds {numbers}: means, and extremes in brackets; the figure is of seed {results.seed}"
-    lines += [
+    return [
+        *lines,
         f"Scale {results.scale}, {several if len(seeds) > 1 else one}; similarity: {results.similarity}. "
         "*good*: SSIM > 0.4; *recovered*: above what 1% of as many unseen samples reach.  ",
         f"{results.seconds:.0f} s on {results.machine}: `{results.command}`",
-        "",
-        "![figure](figure.png)",
-        "",
     ]
-    return "\n".join(lines)
 
 
 def row(*cells: str) -> str:
