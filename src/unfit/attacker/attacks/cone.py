@@ -7,8 +7,8 @@ off, so that each program finds another. A wrong corner of an n-dimensional span
 make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
 proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. Real columns
 beside such ones take no part in this: the zeros of the others say how a sample is mixed, and its values in all
-columns follow. Where the model normalises its inputs itself, that is undone first. The numbered steps are those of
-docs/method.md.
+columns follow. Where the model normalises its inputs itself, that is undone first. One-hot records are listed, all
+that the span holds (`attacker/codes.py`). The numbered steps are those of docs/method.md.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def rest_error(whole: Space, space: Space, a: Array) -> float:
     return float(error / np.linalg.norm(a @ rest * scale))
 
 
-# One-hot records -------------------------------------------------------------------------------------------
+# Step 8: one-hot records -----------------------------------------------------------------------------------
 
 
 def coded(mixtures: Mixtures, whole: Space) -> tuple[Array, Flags] | None:
