@@ -14,7 +14,7 @@ from unfit.attacker.attacks import attack, named_attack
 from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.consensus import (
     CONFIDENT,
-    ROOMY,
+    CROWDED,
     consensus,
     edges_of,
     find_clusters,
@@ -104,8 +104,8 @@ def test_all_evidence_moves_the_confidence_and_a_crowd_takes_it_away():
         moved = {each: torch.full((5,), value) for each, value in usual.items()} | {name: usual[name] + up}
         roomy = reliability(**moved, crowding=0.0)
         assert (sign * roomy.diff() > 0).all()
-        assert torch.equal(reliability(**moved, crowding=ROOMY), roomy)  # up to here there is room enough
-        crowds = [reliability(**moved, crowding=ROOMY + more) for more in (0.0, 0.1, 0.3, 1.0)]
+        assert torch.equal(reliability(**moved, crowding=CROWDED), roomy)  # up to here there is room enough
+        crowds = [reliability(**moved, crowding=CROWDED + more) for more in (0.0, 0.1, 0.3, 1.0)]
         assert all((less < more).all() for more, less in pairwise(crowds))
 
 

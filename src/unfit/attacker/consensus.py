@@ -20,7 +20,8 @@ SAME_SOURCE = 0.7  # |correlation| of two candidates that are the same thing
 MOST_COMPARED = 8000  # candidates compared with each other: their correlations take 256 MB
 # see `reliability`; docs/research/confidence.md has the measurements
 AT_ZERO, OF_SHARE, OF_COHESION, OF_FLATNESS, OF_ROUGHNESS, OF_CROWDING = -10.84, 3.25, 15.43, -6.92, -1.8, -8.0
-ROOMY = 0.5  # of the sources that edges can tell apart: with more, runs also agree on what is not there
+ROOMY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
+CROWDED = 0.3  # of these sources: from here on agreement and looks are worth less
 CONFIDENT = 0.9  # of the clusters above it 98% were true
 COLUMNS_RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal: clusters may be alike
 SMOOTH = 50.0  # slope of the gates, as in the KKT attack
@@ -86,7 +87,7 @@ def reliability(share: Tensor, cohesion: Tensor, flatness: Tensor, roughness: Te
     `edges_of`. crowding: The number of directions, relative to the sources that edges can tell apart.
     """
     seen = OF_SHARE * share + OF_COHESION * cohesion + OF_FLATNESS * flatness + OF_ROUGHNESS * roughness
-    return torch.sigmoid(AT_ZERO + seen + OF_CROWDING * max(0.0, crowding - ROOMY))
+    return torch.sigmoid(AT_ZERO + seen + OF_CROWDING * max(0.0, crowding - CROWDED))
 
 
 def edges_of(maps: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
