@@ -14,8 +14,9 @@ from unfit.attacker.attacks import attack, named_attack
 from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.consensus import (
     CONFIDENT,
-    ROOMY,
+    CROWDED,
     consensus,
+    edges_of,
     find_clusters,
     orient,
     reliability,
@@ -97,14 +98,25 @@ def test_clusters_are_what_runs_have_in_common_up_to_sign():
     assert torch.equal(representative(unit, clusters[0]), unit[5])  # the one without noise
 
 
-def test_more_runs_are_more_reliable_and_a_crowd_is_less():
-    share = torch.linspace(0, 1, 5)
-    roomy = reliability(share, 0.0)
-    assert (roomy.diff() > 0).all()
-    assert torch.equal(reliability(share, ROOMY), roomy)  # up to here there is room enough
-    crowds = [reliability(share, ROOMY + more) for more in (0.0, 0.1, 0.3, 1.0)]
-    assert all((less < more).all() for more, less in pairwise(crowds))
-    assert crowds[-1].max() < 0.05 < CONFIDENT < roomy.max()
+def test_all_evidence_moves_the_confidence_and_a_crowd_takes_it_away():
+    usual, up = {"share": 0.7, "cohesion": 0.95, "flatness": 0.4, "roughness": -2.0}, torch.linspace(0, 0.3, 5)
+    for name, sign in (("share", 1), ("cohesion", 1), ("flatness", -1), ("roughness", -1)):
+        moved = {each: torch.full((5,), value) for each, value in usual.items()} | {name: usual[name] + up}
+        roomy = reliability(**moved, crowding=0.0)
+        assert (sign * roomy.diff() > 0).all()
+        assert torch.equal(reliability(**moved, crowding=CROWDED), roomy)  # up to here there is room enough
+        crowds = [reliability(**moved, crowding=CROWDED + more) for more in (0.0, 0.1, 0.3, 1.0)]
+        assert all((less < more).all() for more, less in pairwise(crowds))
+
+
+def test_mixtures_look_less_like_images_whatever_sign_and_scale():
+    faces = draw(read_source("faces"), 50, 0).x.flatten(1)
+    faces = faces - faces.mean(0)
+    mixed = torch.stack([faces[i : i + 5].sum(0) for i in range(0, 50, 5)])
+    (flat, rough), (flatter, rougher) = (edges_of(each, (1, 25, 25)) for each in (faces, mixed))
+    assert flat.mean() < flatter.mean() - 0.05
+    assert edges_of(random(9, 625), (1, 25, 25))[1].min() > max(rough.max(), rougher.max())  # noise
+    torch.testing.assert_close(torch.stack(edges_of(-3 * faces, (1, 25, 25))), torch.stack((flat, rough)))
 
 
 def crowded(num_sources: int) -> Mixtures:
@@ -121,13 +133,18 @@ def crowded(num_sources: int) -> Mixtures:
     return mixtures
 
 
-def test_what_all_runs_agree_on_is_not_trusted_in_a_crowd():
-    runs = [random(5, 169, seed=4)] * 4
+def test_what_all_runs_agree_on_is_not_trusted_in_a_crowd_nor_if_it_is_noise():
+    """Pictures with a bright bar each."""
+    pictures = torch.zeros(5, 13, 13)
+    for i, picture in enumerate(pictures):
+        picture[2 * i : 2 * i + 2, 2:11] = 1
+    runs = [pictures.flatten(1)] * 4
     roomy, crowd = (consensus(runs, crowded(num)) for num in (9, 32))
     assert len(roomy.x) == len(crowd.x) == 5
     assert roomy.confidence.min() > CONFIDENT
-    assert crowd.confidence.max() < CONFIDENT
-    torch.testing.assert_close(crowd.confidence, reliability(torch.ones(5), 32 / 36))
+    assert crowd.confidence.max() < roomy.confidence.min()
+    noise = consensus([random(5, 169, seed=4)] * 4, crowded(9))
+    assert noise.confidence.max() < CONFIDENT
 
 
 def test_a_base_leads_to_proofs_and_nothing_else_is_needed():

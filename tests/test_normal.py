@@ -12,10 +12,15 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit import Auto, Policy, as_target, attack, audit, draw, draw_unseen, read_source
 from unfit.attacker.candidates import save_candidates
+from unfit.auditor.case import case_of
+from unfit.auditor.oracle import consult
 from unfit.base.nets import outputs
 from unfit.base.normal import UNEVEN, normal_form
 
 WIDTH, NEXT, N = 200, 60, 24
+
+
+Pair = tuple[nn.Module, nn.Module | None]
 
 
 def source() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -25,18 +30,21 @@ def source() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return (members.x - members.mean, members.y), (unseen.x - members.mean, unseen.y)
 
 
+def public() -> Tensor:
+    """Pictures that are in neither set."""
+    faces = read_source("faces")
+    members = draw(faces, N, 0)
+    used = draw_unseen(faces, members, N, 0).indices
+    others = draw_unseen(faces, members, 3 * N, 0)
+    return (others.x - members.mean)[~torch.isin(others.indices, used)][:N]
+
+
 PRIVATE, UNSEEN = source()
 X = torch.cat([PRIVATE[0], UNSEEN[0]])
 D = X[0].numel()
 
 
-@pytest.fixture(scope="module")
-def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = nn.Linear(D, WIDTH), nn.ReLU(), nn.Linear(WIDTH, NEXT), nn.ReLU(), nn.Linear(NEXT, 1)
-    net = nn.Sequential(nn.Flatten(), *layers)
-    for parameter in layers[0].parameters():
-        nn.init.normal_(parameter, std=1e-4)
+def trained(net: nn.Sequential) -> nn.Sequential:
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for _ in range(500):
         loss = F.binary_cross_entropy_with_logits(net(PRIVATE[0])[:, 0], PRIVATE[1].float())
@@ -44,6 +52,19 @@ def net() -> nn.Sequential:
         loss.backward()
         optimiser.step()
     return net.eval().requires_grad_(False)
+
+
+def dense(inputs: int, scale: float | None = 1e-4) -> list[nn.Module]:
+    layers = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, NEXT), nn.ReLU(), nn.Linear(NEXT, 1)]
+    for parameter in layers[0].parameters() if scale else ():
+        nn.init.normal_(parameter, std=scale)
+    return layers
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return trained(nn.Sequential(nn.Flatten(), *dense(D)))
 
 
 def widened(net: nn.Sequential, rows: Tensor, bias: Tensor, following: Tensor) -> nn.Sequential:
@@ -130,6 +151,80 @@ def test_without_a_disguise_it_leaks(net: nn.Sequential) -> None:
 @pytest.mark.parametrize("disguise", [huge_dead, rescaled, behind_identity])
 def test_a_disguise_does_not_pass(net: nn.Sequential, disguise) -> None:  # type: ignore[no-untyped-def]
     assert audit(disguise(net), PRIVATE, UNSEEN, attack=Auto(seeds=0)).verdict == "leak"
+
+
+# Where there is no normal form: nets with a base, convolutions, layers of other kinds ----------------------------
+
+
+def p_values(model: nn.Module, base: nn.Module | None) -> tuple[float, float]:
+    """What the weights alone answer, and all that is asked."""
+    case = case_of(model, PRIVATE, UNSEEN, base=base)
+    found = consult(case, case.mixtures, 11)
+    return found.answers[0].p_value(0.01), found.p_value(0.01)
+
+
+def hidden(rows: Tensor, num: int = 40) -> Tensor:
+    """Mixtures of these as rows that drown all others."""
+    return 1e4 * F.normalize(torch.randn(num, len(rows), generator=torch.Generator().manual_seed(0)) @ rows, dim=1)
+
+
+def decoys_since_the_base() -> Pair:
+    """As many dead neurons as it takes, of which the base has none."""
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Flatten(), *dense(D, None))
+    net, rows = trained(copy.deepcopy(base)), hidden(public().flatten(1))
+    nothing = torch.zeros(len(rows)), torch.zeros(NEXT, len(rows))
+    return widened(net, rows, *nothing), widened(base, torch.zeros_like(rows), *nothing)
+
+
+def made_up_base() -> Pair:
+    """The change since it is made of other samples."""
+    torch.manual_seed(0)
+    net = trained(nn.Sequential(nn.Flatten(), *dense(D, None)))
+    base = copy.deepcopy(net)
+    base[1].weight.data -= 0.01 * torch.randn(WIDTH, N) @ public().flatten(1)
+    return net, base
+
+
+def behind_a_convolution() -> Pair:
+    torch.manual_seed(0)
+    net = trained(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), *dense(4 * 23 * 23)))
+    rows = hidden(net[:3](public()))
+    first, second = nn.Linear(rows.shape[1], WIDTH + len(rows)), nn.Linear(WIDTH + len(rows), NEXT)
+    first.weight.data, first.bias.data = torch.cat([net[3].weight, rows]), F.pad(net[3].bias, (0, len(rows)))
+    second.weight.data, second.bias.data = F.pad(net[5].weight, (0, len(rows))), net[5].bias.data
+    return nn.Sequential(*net[:3], first, nn.ReLU(), second, *net[6:]).requires_grad_(False), None
+
+
+def before_other_layers() -> Pair:
+    torch.manual_seed(0)
+    layers = dense(D)
+    layers[3] = nn.Tanh()
+    net = trained(nn.Sequential(nn.Flatten(), *layers))
+    rows = hidden(public().flatten(1))
+    found = widened(net, rows, torch.zeros(len(rows)), torch.zeros(NEXT, len(rows)))
+    return found, None
+
+
+@pytest.mark.parametrize(
+    "disguise", [decoys_since_the_base, made_up_base, behind_a_convolution, before_other_layers]
+)
+def test_the_function_tells_what_disguised_weights_do_not(disguise) -> None:  # type: ignore[no-untyped-def]
+    weights, found = p_values(*disguise())
+    assert weights > 0.05
+    assert found < 1e-3
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_disguise_hides_nothing_from_the_oracle(net: nn.Sequential, disguise) -> None:  # type: ignore[no-untyped-def]
+    assert p_values(disguise(net), None)[1] < 1e-6
+
+
+def test_a_made_up_base_does_not_pass() -> None:
+    model, base = made_up_base()
+    result = audit(model, PRIVATE, UNSEEN, base=base, attack=Auto(seeds=0))
+    assert result.verdict == "inconclusive"
+    assert any("the weights hold these samples" in reason for reason in result.record.reasons)
 
 
 def test_candidates_made_elsewhere_support_no_pass(net: nn.Sequential, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from unfit.attacker.mixtures import check_base, read_mixtures
 from unfit.auditor.case import case_of, read_case
 from unfit.auditor.evidence import NO_GRADIENTS
 from unfit.auditor.grades import count, grade, recognisable_line
-from unfit.auditor.oracle import Reactions, ask_function, consult, reactions
+from unfit.auditor.oracle import Reactions, ask_function, consult, maps_of, reactions
 from unfit.base.errors import NotApplicableError
 from unfit.base.nets import initialise
 from unfit.base.target import Target
@@ -64,7 +64,8 @@ def test_a_function_tells_strangers_from_unseen_samples_as_often_as_chance_does(
         torch.manual_seed(seed)
         net = nn.Sequential(nn.Linear(D, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1 + 2 * (seed % 2))).eval()
         y = torch.arange(N) % 2
-        (found,) = ask_function(case_of(net, (private - private.mean(0), y), (unseen - private.mean(0), y)), None)
+        case = case_of(net, (private - private.mean(0), y), (unseen - private.mean(0), y))
+        (found,) = ask_function(maps_of(case, case.mixtures), case.mixtures, case.target)
         p_values.append(found.p_value(0.01))
     assert sum(p < 0.05 for p in p_values) <= 10
     assert sum(p < 0.5 for p in p_values) >= 20
@@ -86,7 +87,6 @@ def test_a_model_of_steps_is_asked_by_its_weights_alone_and_cannot_pass() -> Non
     model = Rounded().eval()
     private, unseen = ((x, (model(x)[:, 0] > 0).long()) for x in sets(0))
     case = case_of(model, private, unseen)
-    assert ask_function(case, None) == []
     assert not consult(case, case.mixtures, 11).asked_function
     assert NO_GRADIENTS.reason in audit(model, private, unseen, attack=Auto(seeds=0)).record.reasons
 

@@ -160,6 +160,16 @@ class Mixing:
     def zeros(self) -> Flags:
         return np.asarray(np.abs(self.weights) < ZERO * self.noise)
 
+    @property
+    def loss(self) -> float:
+        """How many zeros an exchange must lose to be wrong."""
+        return max(LEAST_LOSS, LOSS * len(self.weights))
+
+    def gains(self, touched: Places, part: Array) -> Places:
+        """The zeros that A gains when something with these parts of the touched takes the place of each."""
+        zeros = self.zeros[:, touched].sum(0)
+        return np.asarray(zeros_after(self.weights[:, touched], self.noise[touched], part) - (zeros.sum() - zeros))
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -181,12 +191,10 @@ def mixing_of(codes: Codes, records: Places, which: Places) -> Mixing:
 
 def exchanges(mixing: Mixing) -> Iterator[Exchange]:
     """Every exchange of a record of the mixing for another that has a part of it."""
-    zeros = mixing.zeros.sum(0)
     for into in np.setdiff1d(np.arange(len(mixing.parts)), mixing.which):
         part = mixing.parts[into]
         touched = np.flatnonzero(np.abs(part) > NEEDED)
-        after = zeros_after(mixing.weights[:, touched], mixing.noise[touched], part[touched])
-        gains = after - (zeros[touched].sum() - zeros[touched])
+        gains = mixing.gains(touched, part[touched])
         for out, gain in zip(touched.tolist(), gains.tolist(), strict=True):
             yield Exchange(gain, out, int(into), frozenset(touched.tolist()))
 
@@ -235,9 +243,9 @@ def exchanged(codes: Codes, records: Places, which: Places) -> tuple[Mixing, Fla
 
 
 def are_kept(mixing: Mixing, found: list[Exchange]) -> Flags:
-    kept, loss = np.ones(len(mixing.which), bool), max(LEAST_LOSS, LOSS * len(mixing.weights))
+    kept = np.ones(len(mixing.which), bool)
     for each in found:
-        kept[each.out] &= each.gain <= -loss
+        kept[each.out] &= each.gain <= -mixing.loss
     return kept
 
 

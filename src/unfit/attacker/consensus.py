@@ -12,15 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.candidates import Part
-from unfit.attacker.ica import tellable
+from unfit.attacker.ica import edge_groups, tellable
 from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, outputs_of, predicted
 
 SAME_SOURCE = 0.7  # |correlation| of two candidates that are the same thing
 MOST_COMPARED = 8000  # candidates compared with each other: their correlations take 256 MB
-RELIABILITY = (-1.8, 5.35, -8.0)  # see `reliability`; docs/research/unmixing.md has the measurements
-ROOMY = 0.5  # of the sources that edges can tell apart: with more, runs also agree on what is not there
-CONFIDENT = 0.9  # of the clusters above it 95% were true
+# see `reliability`; docs/research/confidence.md has the measurements
+AT_ZERO, OF_SHARE, OF_COHESION, OF_FLATNESS, OF_ROUGHNESS, OF_CROWDING = -10.84, 3.25, 15.43, -6.92, -1.8, -8.0
+ROOMY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
+CROWDED = 0.3  # of these sources: from here on agreement and looks are worth less
+CONFIDENT = 0.9  # of the clusters above it 98% were true
 COLUMNS_RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal: clusters may be alike
 SMOOTH = 50.0  # slope of the gates, as in the KKT attack
 LARGEST_COSINE = 0.999  # so that its atanh is finite
@@ -37,11 +39,35 @@ class Cluster:
     num_runs: int
 
 
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """What at least two runs found: unit maps (k, d), and the evidence for each (k,): see `reliability`."""
+
+    maps: Tensor
+    share: Tensor
+    cohesion: Tensor
+    flatness: Tensor
+    roughness: Tensor
+
+
 def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
     """One oriented candidate for each cluster that at least two runs found, most confident first.
 
     runs: for each run its maps (m, d), in either sign.
     """
+    found = agreed(runs, mixtures)
+    if found is None:
+        return None
+    maps, label = orient(rescale(found.maps, TYPICAL_STD), mixtures)
+    crowding = mixtures.span.rank / tellable(mixtures.shape)
+    confidence = reliability(found.share, found.cohesion, found.flatness, found.roughness, crowding).cpu()
+    order = confidence.argsort(descending=True, stable=True)
+    x = rescale(mixtures.inputs(maps[order.to(maps.device)]), CANDIDATE_STD).cpu()
+    return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
+
+
+def agreed(runs: list[Tensor], mixtures: Mixtures) -> Agreed | None:
+    """The clusters that at least two runs found, with what speaks for each."""
     maps = torch.cat(runs)[:MOST_COMPARED].to(mixtures.weight)
     origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST_COMPARED].to(maps.device)
     unit = F.normalize(maps, dim=1)
@@ -49,21 +75,36 @@ def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
     if not clusters:
         return None
     found = torch.stack([representative(unit, cluster) for cluster in clusters])
-    share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters])
-    maps, label = orient(rescale(found, TYPICAL_STD), mixtures)
-    confidence = reliability(share, mixtures.span.rank / tellable(mixtures.shape))
-    order = confidence.argsort(descending=True, stable=True)
-    x = rescale(mixtures.inputs(maps[order.to(maps.device)]), CANDIDATE_STD).cpu()
-    return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
+    share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters], device=maps.device)
+    cohesion = torch.stack([agreement_within(unit, *pair) for pair in zip(clusters, found, strict=True)])
+    return Agreed(found, share, cohesion, *edges_of(found, mixtures.shape))
 
 
-def reliability(share: Tensor, crowding: float) -> Tensor:
-    """The probability that what this share of the runs found is true.
+def reliability(share: Tensor, cohesion: Tensor, flatness: Tensor, roughness: Tensor, crowding: float) -> Tensor:
+    """The probability that a cluster is one sample, by who found it and by how it looks.
 
-    `crowding`: the number of directions, relative to the sources that edges can tell apart.
+    share: Of the runs that found it. cohesion: How alike its members are. flatness, roughness: Of its edges, see
+    `edges_of`. crowding: The number of directions, relative to the sources that edges can tell apart.
     """
-    a, b, c = RELIABILITY
-    return torch.sigmoid(a + b * share + c * max(0.0, crowding - ROOMY))
+    seen = OF_SHARE * share + OF_COHESION * cohesion + OF_FLATNESS * flatness + OF_ROUGHNESS * roughness
+    return torch.sigmoid(AT_ZERO + seen + OF_CROWDING * max(0.0, crowding - CROWDED))
+
+
+def edges_of(maps: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Two ratios that tell single images from mixtures, whatever their sign and scale.
+
+    Flatness: the median edge over the root mean square. An image has large flat parts, a mixture has edges
+    everywhere. Roughness: the log of the mean squared edge over the variance. Mixtures and noise are rough.
+    """
+    edges = edge_groups(maps, shape).square().sum(2) / shape[0]  # (m, positions)
+    power = edges.mean(1).clamp_min(1e-20)
+    flatness = edges.median(1).values.sqrt() / power.sqrt()
+    return flatness, (power / maps.var(1).clamp_min(1e-20)).log()
+
+
+def agreement_within(unit: Tensor, cluster: Cluster, found: Tensor) -> Tensor:
+    """The median cosine of a cluster's members with the one that stands for it."""
+    return (unit[cluster.members] * cluster.signs[:, None] @ found).quantile(0.5)
 
 
 def find_clusters(unit: Tensor, origin: Tensor) -> list[Cluster]:

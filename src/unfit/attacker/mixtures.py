@@ -51,6 +51,11 @@ class Mixtures:
         return None if self.start is None or self.base is None else _stack(self.start, self.base)
 
     @property
+    def is_moment(self) -> bool:
+        """Whether it is the moment of an optimiser, not a change of weights: see `read_moments`."""
+        return self.base is self.target
+
+    @property
     def relu(self) -> bool:
         """Whether a ReLU follows the attacked layer."""
         return self.target.architecture.tail is None or (self.target.whole is not None and self.target.whole.relu)
@@ -134,7 +139,7 @@ def read_moments(target: Target) -> Mixtures:
 
 def check_base(mixtures: Mixtures) -> None:
     """Refuse a base that training did not start from: subtracting it must leave less noise than there was."""
-    if mixtures.start is None or mixtures.base is mixtures.target or mixtures.span.ends:
+    if mixtures.start is None or mixtures.is_moment or mixtures.span.ends:
         return
     left, before = mixtures.span.noise, read_span(mixtures.gates[0]).noise
     if left >= before:

@@ -344,7 +344,7 @@ def most_samples(mixtures: Mixtures) -> int:
 
 
 def _attacker(pool: Pool, mixtures: Mixtures) -> Attacker:
-    if mixtures.base is mixtures.target:
+    if mixtures.is_moment:
         return "has the optimiser"
     if not pool.attack.get("base"):
         return "blind"

@@ -88,7 +88,7 @@ def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
         span_similarity(samples, each, mixtures, case.mean, window)
         for samples, each in zip((case.private, case.unseen), maps, strict=True)
     ]
-    return Oracle((react(maps, mixtures), *ask_function(case, mixtures.base)), *shown)
+    return Oracle((react(maps, mixtures), *ask_function(maps, mixtures, case.target)), *shown)
 
 
 def maps_of(case: Case, mixtures: Mixtures) -> list[Tensor]:
@@ -102,23 +102,32 @@ def react(maps: list[Tensor], mixtures: Mixtures) -> Reactions:
     return _of_both([each[:MOST_SAMPLES] for each in maps], mixtures.weight)
 
 
-def ask_function(case: Case, base: Target | None) -> list[Reactions]:
+def ask_function(maps: list[Tensor], mixtures: Mixtures, target: Target) -> list[Reactions]:
     """The reactions of the net's gradients and, with a base, of their change since that; of both sets alike.
 
     A model may give no gradients, or the same as its base: then there is nothing to ask. Nor is there where only
     the attacked layer of a base is sure to be known.
     """
-    num = max(2, min(MOST_SAMPLES, GRADIENT_VALUES // case.private.x[0].numel()))
-    both = (samples.at(torch.arange(min(num, len(samples)))) for samples in (case.private, case.unseen))
-    sets = [samples.centred(case.mean).x for samples in both]
-    found = [gradients(case.target.net(), torch.cat(sets))]
+    num, base = max(2, min(MOST_SAMPLES, GRADIENT_VALUES // maps[0].shape[1])), mixtures.base
+    sets = [each[:num].cpu() for each in maps]
+    found = [gradients(_after(target, mixtures), torch.cat(sets))]
     if base is not None and base.architecture.tail is None:
-        found.append(found[0] - gradients(base.net(), torch.cat(sets)))
-    return [_of_both([x.flatten(1) for x in sets], each) for each in found if each.any()]
+        found.append(found[0] - gradients(_after(base, mixtures), torch.cat(sets)))
+    return [_of_both(sets, each) for each in found if each.any()]
+
+
+def _after(target: Target, mixtures: Mixtures) -> nn.Module:
+    """From what enters the attacked layer, as a vector, to the outputs."""
+    net = target.net()
+    if mixtures.conv is None:
+        return nn.Sequential(nn.Unflatten(1, target.architecture.input_shape), net)
+    layers = list(net.children())
+    first = next(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
+    return nn.Sequential(*layers[first:])
 
 
 def gradients(net: nn.Module, x: Tensor) -> Tensor:
-    """Of the outputs in random proportions with respect to the inputs: (n, d); zero where the model gives none.
+    """Of the outputs in random proportions with respect to inputs (n, d), and as many; zero where there are none.
 
     ∂Φ/∂x = Σ_j ∂Φ/∂s_j · w_j: mixtures of the rows of the first layer, of those alone that the outputs depend on.
     """
@@ -128,9 +137,9 @@ def gradients(net: nn.Module, x: Tensor) -> Tensor:
         with torch.enable_grad():
             phi = net(part)
         if not phi.requires_grad:  # a model may compute without them
-            return torch.zeros(len(x), x[0].numel())
+            return torch.zeros_like(x)
         share = F.normalize(torch.randn(phi.shape, generator=random)).to(phi)  # ±1 of a single output
-        found.append(torch.autograd.grad(phi, part, share, materialize_grads=True)[0].flatten(1).cpu())
+        found.append(torch.autograd.grad(phi, part, share, materialize_grads=True)[0].cpu())
     return torch.cat(found)
 
 

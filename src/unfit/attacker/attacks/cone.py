@@ -7,8 +7,8 @@ off, so that each program finds another. A wrong corner of an n-dimensional span
 make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
 proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. Real columns
 beside such ones take no part in this: the zeros of the others say how a sample is mixed, and its values in all
-columns follow. Where the model normalises its inputs itself, that is undone first. The numbered steps are those of
-docs/method.md.
+columns follow. Where the model normalises its inputs itself, that is undone first. One-hot records are listed, all
+that the span holds (`attacker/codes.py`). The numbered steps are those of docs/method.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ WHOLE = (
     1e-3  # distance from a whole number, and from zero for the largest value 1: samples are off by 10⁻⁴ at most
 )
 SOME = 0.2  # share of whole corners from which on all samples are taken to be whole: by chance none is
-MARGIN = 5  # zeros at which the nearest rival is not zero: three or four in wrong corners that were not whole
+MARGIN = 5  # zeros at which the nearest rival is not zero: two to four in wrong corners, 2 in 100 texts have fewer
 RIVAL_STARTS, RIVAL_WIDTHS = 3, (0.1, 0.03, 0.01, 0.003, 0.001)  # of the search for it: widths of “zero”
 ALIKE = 5  # most alike corners whose differences are ways to rivals
 TINY = 1e-6  # of a value, below which it does not move
@@ -353,23 +353,27 @@ def rest_error(whole: Space, space: Space, a: Array) -> float:
     return float(error / np.linalg.norm(a @ rest * scale))
 
 
-# One-hot records -------------------------------------------------------------------------------------------
+# Step 8: one-hot records -----------------------------------------------------------------------------------
 
 
 def coded(mixtures: Mixtures, whole: Space) -> tuple[Array, Flags] | None:
-    """All samples (n, d) and which of them are proven, where they are one-hot records; None where they are not.
+    """Samples (k, d), and which are proven, where they are one-hot records; None where the span holds none.
 
-    Other columns may stand beside the codes: these say how a sample is mixed.
+    Other columns may stand beside the codes: these say how a sample is mixed. If the records do not span what the
+    samples do, some samples are no records. Then any record may be a mere part of samples, and none is proven.
     """
     part, codes = codes_of(whole)
     records = all_records(codes) if mixtures.relu and codes.can_tell else None
-    found = None if records is None else samples_among(codes, records)
-    if records is None or found is None:
+    if records is None or not len(records):
         return None
-    mixing, kept = found
-    a = codes.coordinates(records[mixing.which])
-    x = whole.sample(a)
-    x[:, part.live] = codes.rows(records[mixing.which])[:, :-1]
+    among = samples_among(codes, records)
+    chosen = records if among is None else records[among[0].which]
+    a = codes.coordinates(chosen)
+    x = rounded(whole.sample(a))
+    x[:, part.live] = codes.rows(chosen)[:, :-1]
+    if among is None:
+        return x, np.zeros(len(x), bool)
+    mixing, kept = among
     proven = kept & are_borne_out(mixing, *gates(mixtures, whole.normalised(x)))
     return x, proven & (beside_error(whole, part, a) < EXACT)
 
@@ -555,7 +559,7 @@ def leverage(space: Space, zero: Flags) -> float:
 
 
 def stand_alone(x: Array, clear: Flags) -> Flags:
-    """Which corners have no rival that vanishes as often, and are whole where some are, or else clear: (k,).
+    """Which clear corners have no rival that vanishes as often, and are whole where some are: (k,).
 
     Where two samples are alike, their difference is nearly zero, and a third plus that difference is a corner too.
     Where values are equal, as counts are, many then vanish at once, and zeros alone cannot tell which one is the
@@ -563,7 +567,7 @@ def stand_alone(x: Array, clear: Flags) -> Flags:
     What stands there may be a sample, and any of the three corners that lead there may be none.
     """
     whole = are_whole(x[:, often_zero(x)])[:, 0]
-    alone = whole if whole.mean() > SOME else clear
+    alone = clear & (whole if whole.mean() > SOME else True)
     pairs, zeros = alike_pairs(x), (x == 0).sum(1)
     ways, beaten = x[pairs[:, 0]] - x[pairs[:, 1]], np.zeros(len(x), bool)
     for i, each in enumerate(x):
@@ -716,12 +720,14 @@ def _part(mixtures: Mixtures, name: str, x: Array, proven: bool) -> Part:
 def samples(whole: Space, space: Space, corners: Array) -> Array:
     """The inputs (k, d) of corners: to scale, and with the columns that `space` leaves out."""
     x, rest = to_scale(space, corners), whole.live & ~space.live
-    values = (whole.sample(corners) / scales(space, corners))[:, rest]
-    whole_numbers = (np.abs(values - values.round()) < WHOLE).all(
-        0
-    )  # in all samples, as a word that nearly all have
-    x[:, rest] = np.where(whole_numbers, values.round(), values)
+    x[:, rest] = rounded((whole.sample(corners) / scales(space, corners))[:, rest])
     return x
+
+
+def rounded(x: Array) -> Array:
+    """Whole numbers in the columns where all samples have them, as that of a word that nearly all use."""
+    whole_numbers = (np.abs(x - x.round()) < WHOLE).all(0)
+    return np.where(whole_numbers, x.round(), x)
 
 
 def to_scale(space: Space, corners: Array) -> Array:

@@ -106,7 +106,7 @@ class Peel(Prover):
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, or pictures of which only the column is; and whether every sample is proven."""
-        change = read_change(mixtures)
+        change = None if self.obstacle(mixtures) else read_change(mixtures)
         found = [] if change is None else peel(change, self, progress)
         shape = mixtures.target.architecture.input_shape
         parts = [replace(part, x=part.x.view(-1, *shape)) for part in found]
@@ -117,6 +117,8 @@ class Peel(Prover):
         """Why nothing can be proven; None if something may be."""
         if mixtures.start is None:
             return "it needs a base: the weights training started from, which `unfit start` may find"
+        if mixtures.is_moment:
+            return "an optimiser's moment weighs the last steps most: a few samples drown the others' gates"
         if mixtures.conv is not None:
             return "the first layer is a convolution"
         if not mixtures.relu:
