@@ -63,10 +63,11 @@ class Codes:
 
     @property
     def can_tell(self) -> bool:
-        """Whether codes have the rank of the samples, and not all choices of columns lie in their span."""
+        """Whether codes have the rank of the samples, not all choices lie in their span, and all can be tried."""
         n, d = self.values.shape
         spare = d + 1 - n - len(self.groups)  # each group adds up to the bias, whatever is chosen
-        return self.bias is not None and spare > 0 and self.parts[1][-1] > MISFIT * np.sqrt(d)
+        few = max(num_choices(half) for half in split(self.groups)) <= MOST_SUMS
+        return self.bias is not None and few and spare > 0 and self.parts[1][-1] > MISFIT * np.sqrt(d)
 
     @cached_property
     def parts(self) -> tuple[Array, Array, Array]:
@@ -122,10 +123,8 @@ def find_groups(values: Array, scale: Array, bias: Array) -> list[Places]:
 
 
 def all_records(codes: Codes) -> Places | None:
-    """The columns (k, groups) of each record in the span; None if choices or records are too many."""
+    """The columns (k, groups) of each record in the span; None if they are too many, or noise makes them so."""
     halves = split(codes.groups)
-    if max(num_choices(half) for half in halves) > MOST_SUMS:
-        return None
     keys = directions(codes.complement.shape[1]) @ codes.complement.T
     left, right = (sums(keys, half) for half in halves)
     met = equal(left + keys[:, -1:], -right, MISFIT * codes.largest)
