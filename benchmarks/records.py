@@ -152,11 +152,8 @@ def table(kept: list[dict[str, Any]]) -> None:
         total = Counter[str]()
         for row in rows:
             total.update({key: value for key, value in row.items() if isinstance(value, int)})
-        bound = (
-            f"{beta.ppf(0.95, total['false'] + 1, total['proven'] - total['false']):.2g}"
-            if total["proven"]
-            else ""
-        )
+        right = total["proven"] - total["false"]
+        bound = f"{beta.ppf(0.95, total['false'] + 1, right):.2g}" if right else ""
         cells = [len(rows), total["samples"], total["proven"], total["false"], bound, total["estimated"]]
         print(f"| {kind} | {' | '.join(map(str, cells))} | {total['estimated'] - total['estimated_false']} |")
 

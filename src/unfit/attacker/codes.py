@@ -63,11 +63,11 @@ class Codes:
 
     @property
     def can_tell(self) -> bool:
-        """Whether codes have the rank of the samples, not all choices lie in their span, and all can be tried."""
+        """Whether not all choices of columns lie in the span, and all of them can be tried."""
         n, d = self.values.shape
         spare = d + 1 - n - len(self.groups)  # each group adds up to the bias, whatever is chosen
         few = max(num_choices(half) for half in split(self.groups)) <= MOST_SUMS
-        return self.bias is not None and few and spare > 0 and self.parts[1][-1] > MISFIT * np.sqrt(d)
+        return self.bias is not None and few and spare > 0
 
     @cached_property
     def parts(self) -> tuple[Array, Array, Array]:
@@ -124,6 +124,8 @@ def find_groups(values: Array, scale: Array, bias: Array) -> list[Places]:
 
 def all_records(codes: Codes) -> Places | None:
     """The columns (k, groups) of each record in the span; None if they are too many, or noise makes them so."""
+    if codes.parts[1][-1] < MISFIT * np.sqrt(len(codes.scale)):
+        return None  # a direction of the span is hardly more than noise at these columns
     halves = split(codes.groups)
     keys = directions(codes.complement.shape[1]) @ codes.complement.T
     left, right = (sums(keys, half) for half in halves)

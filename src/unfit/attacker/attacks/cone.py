@@ -125,7 +125,9 @@ class Cone(Prover):
         space = whole.only(~are_real(whole, corners))
         proven = np.array([is_proven(space, a) and rest_error(whole, space, a) < EXACT for a in corners], bool)
         proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
-        proven &= found is None  # records too many to list: a corner may be a part of samples, and none itself
+        proven &= (
+            found is None
+        )  # codes, but no list of records: a corner may be a part of samples, and none itself
         x = whole.normalised(samples(whole, space, corners))
         return _parts(mixtures, x, proven), int(proven.sum()) == space.n
 
@@ -359,20 +361,18 @@ def rest_error(whole: Space, space: Space, a: Array) -> float:
 
 
 def coded(mixtures: Mixtures, whole: Space) -> tuple[Array, Flags] | None:
-    """Samples (k, d), and which are proven, where they are one-hot records; none where these are too many to list.
+    """Samples (k, d), and which are proven, where they are one-hot records; (0, d) where these cannot be listed.
 
-    None where the span holds no record, or has too many groups to look for one. Other columns may stand beside the
-    codes: these say how a sample is mixed. If the records do not span what the samples do, some samples are no
-    records. Then any record may be a mere part of samples, and none is proven.
+    None where there are no codes, too many to try, or one group alone, as in a histogram. Other columns may stand
+    beside the codes: these say how a sample is mixed. If the records do not span what the samples do, some samples
+    are no records. Then any record, and any corner, may be a mere part of samples, and none is proven.
     """
     part, codes = codes_of(whole)
     if not mixtures.relu or not codes.can_tell:
         return None
     records = all_records(codes)
-    if records is None:
-        return np.zeros((0, len(whole.live))), np.zeros(0, bool)
-    if not len(records):
-        return None
+    if records is None or not len(records):
+        return None if len(codes.groups) == 1 else (np.zeros((0, len(whole.live))), np.zeros(0, bool))
     among = samples_among(codes, records)
     chosen = records if among is None else records[among[0].which]
     a = codes.coordinates(chosen)
