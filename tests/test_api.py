@@ -124,7 +124,7 @@ def test_the_weights_are_a_copy() -> None:
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), ["1.weight has no values yet", "run the model once"]),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), ["1.weight, 1.bias: no values yet", "run the model once"]),
         (nn.Sequential(nn.Flatten()), ["no dense layer"]),
         (nn.Sequential(nn.Embedding(9, 64), nn.Linear(64, 2)), ["does not accept inputs", "input_shape"]),
         (nn.LSTM(64, 5), ["no dense layer"]),
