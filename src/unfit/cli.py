@@ -81,8 +81,8 @@ PURPOSES = {  # the sections of a command's help, in order, and the parameters t
     "controls baselines attacks",
     "Policy": "fail_on max_recovered min_budget fpr window",
     "Machines": "workers cpus_per_trial gpus_per_trial ray",
-    "Output": "out_folder collected out_file force redacted junit_file sarif_file eval_file benchmark task as_json "
-    "mlflow",
+    "Output": "out_folder collected out_file force redacted junit_file sarif_file eval_file benchmark task "
+    "as_json mlflow",
     "Also": "repeat status listing seed help",
 }
 
