@@ -177,6 +177,9 @@ def test_the_state_of_an_optimiser_is_read_wherever_trainers_keep_it(tmp_path: P
         {"state": 3},
         {"state": {0: 3, "1": {}, 2: {"exp_avg": "much"}}},
         {"state": {0: {"exp_avg": torch.zeros(9, 20)}}},  # never stepped
+        {"state": {0: {"exp_avg": torch.full((9, 20), torch.nan)}}},  # diverged
+        {"state": {0: {"exp_avg": torch.ones(9, 20, dtype=torch.complex64)}}},
+        {"state": {0: {"exp_avg": torch.ones(9, 20, dtype=torch.int64)}}},
         {"state": {0: {"exp_avg": torch.ones(9, 20)}, 1: {"momentum_buffer": torch.ones(9, 20)}}},  # which is it?
     ],
 )

@@ -18,7 +18,7 @@ from unfit.base.files import Strict
 from unfit.base.formats import read_model
 from unfit.base.formats.folders import adapter_scale
 from unfit.base.formats.kinds import kind_of
-from unfit.base.formats.limits import Weights
+from unfit.base.formats.limits import Weights, check_file
 from unfit.base.formats.pytorch import read_moments
 from unfit.base.formats.tensors import without_wrappers
 from unfit.base.guess import guess_net
@@ -222,6 +222,7 @@ def _moments(path: Path, target: Target) -> tuple[Tensor, Tensor | None] | None:
     file = path / OPTIMISER if path.is_dir() else path
     if not file.is_file() or kind_of(file, {}) != "pytorch" or target.architecture.conv is not None:
         return None
+    check_file(file)
     found = read_moments(file)
     weight, bias = target.weights["layer1.weight"], target.weights.get("layer1.bias")
     fitting = [int(key) for key, value in found.items() if value.shape == weight.shape and value.any()]

@@ -37,11 +37,11 @@ def read_moments(path: Path) -> Weights:
     found: Weights = {}
     for key, values in _dict(_dict(held).get("state")).items():
         named = [_dict(values)[name] for name in MOMENTS if name in _dict(values)]
-        if isinstance(key, int) and named and _is_plain(named[0]):
+        if isinstance(key, int) and named and _is_plain(named[0]) and named[0].is_floating_point():
             found[str(key)] = named[0].detach()
     check_shapes(path, (value.shape for value in found.values()))
-    _check_storage(path, found)
-    return found
+    _check_storage(path, found)  # before any value is looked at
+    return {key: value for key, value in found.items() if value.isfinite().all()}  # else training diverged
 
 
 def _dict(value: object) -> dict[Any, Any]:
