@@ -55,8 +55,11 @@ def test_the_state_of_an_optimiser_gives_away_what_the_weights_hide(tmp_path: Pa
     state = {"optimizer_state_dict": optimiser.state_dict()} if with_state else {}
     torch.save({"model_state_dict": net.state_dict(), **state}, tmp_path / "net.pt")
     target = load_target(tmp_path / "net.pt", Reading(input_shape=(1, 25, 25)))
-    found = audit(target, (x, y), (unseen.x - private.mean, unseen.y), attack=Auto(seeds=0)).record
+    result = audit(target, (x, y), (unseen.x - private.mean, unseen.y), attack=Auto(seeds=0))
+    found = result.record
     assert found.num_recognisable_unseen == 0
+    assert not found.attack["base"]  # no start is known either way
+    assert ("and the state of the optimiser" in result.to_html()) == with_state
     assert found.attacker == ("has the optimiser" if with_state else "blind")
     assert found.verdict == ("leak" if with_state else "inconclusive")
 

@@ -104,7 +104,8 @@ class Method(Strict, ABC):
         """What the candidates record about the attack that made them."""
         plain = self.model_dump(mode="json", exclude={"method"})
         named = {"method": self.method} | ({"solver": plain.pop("solver")} if "solver" in plain else {})
-        return {**named, "settings": plain, "seed": self.seed, "base": mixtures.start is not None}
+        knows_start = mixtures.start is not None and not mixtures.is_moment
+        return {**named, "settings": plain, "seed": self.seed, "base": knows_start}
 
 
 class Prover(Method):
