@@ -20,7 +20,7 @@ from cases import Case, run_of
 from reliability import TRUE, closest
 from unfit import AuditRequest, FitSettings, Unmix, fit_run, load_target
 from unfit.attacker.consensus import agreed
-from unfit.attacker.ica import tellable
+from unfit.attacker.edges import tellable
 from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.case import private_set, unseen_set
 from wider import grey

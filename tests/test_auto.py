@@ -23,7 +23,7 @@ from unfit.attacker.consensus import (
     representative,
 )
 from unfit.attacker.costs import check_budget
-from unfit.attacker.ica import tellable
+from unfit.attacker.edges import tellable
 from unfit.attacker.mixtures import Mixtures, read_mixtures
 from unfit.auditor.samples import draw
 from unfit.auditor.sources import read_source

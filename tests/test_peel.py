@@ -169,7 +169,7 @@ def test_nothing_is_proven_when_the_gates_belong_to_other_neurons():
     target, start, _, _ = trained("mnist5k", "400-100", 20)
     change = read_change(read_mixtures(target, start))
     order = torch.randperm(len(change.rows), generator=torch.Generator().manual_seed(1))
-    shuffled = type(change)(change.rows[order], change.space[order], change.shape, change.start, change.end)
+    shuffled = replace(change, rows=change.rows[order], space=change.space[order])
     assert not peel(shuffled, Peel(rounds=3))
 
 
@@ -193,7 +193,7 @@ def planted():
     space = torch.linalg.qr(columns.T)[0]
     target, start, _, _ = trained("faces", "400-100", 10)
     change = read_change(read_mixtures(target, start))
-    return columns, off, type(change)(columns.T, space, change.shape, change.start, change.end)
+    return columns, off, replace(change, rows=columns.T, space=space)
 
 
 def test_a_column_is_found_from_gates_that_are_partly_wrong(planted):
@@ -315,7 +315,7 @@ def planted_change(n: int, w: int, d: int = 60, seed: int = 0, bias: float = 0.0
     columns = signal * on
     rows = columns.T @ x
     start, end = ([(layer[:, :-1].float(), layer[:, -1].float())] for layer in (before, before + rows))
-    return Change(rows, torch.linalg.qr(columns.T)[0], (d,), start, end), columns, x[:, :-1].float()
+    return Change(rows, torch.linalg.qr(columns.T)[0], (d,), (d,), start, end), columns, x[:, :-1].float()
 
 
 def chance_column(change: Change, seed: int) -> Tensor:

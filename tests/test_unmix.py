@@ -18,7 +18,7 @@ from torch import Tensor
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.candidates import TENSORS, Candidates, Part, load_candidates, pool, save_candidates
-from unfit.attacker.ica import edge_groups, separate
+from unfit.attacker.ica import separate
 from unfit.attacker.mixtures import CANDIDATE_STD, read_mixtures
 from unfit.attacker.span import noise_level, read_span, visible_num_samples
 from unfit.auditor.samples import draw, draw_unseen
@@ -324,16 +324,6 @@ def test_independent_sparse_sources_are_separated_exactly(run):
     gains /= gains.amax(1, keepdim=True)
     assert sorted(gains.argmax(1).tolist()) == list(range(6))  # each source once
     assert gains.sort(1).values[:, :-1].max() < 0.1
-
-
-def test_edges_of_an_image_are_its_differences():
-    image = random(2, 3 * 4 * 5)
-    groups = edge_groups(image, (3, 4, 5))
-    assert groups.shape == (2, 3 * 4, 6)
-    picture = image.view(2, 3, 4, 5)
-    across, down = picture.diff(dim=3)[:, :, :-1], picture.diff(dim=2)[..., :-1]
-    torch.testing.assert_close(groups[1, 7], torch.cat([across[1, :, 1, 3], down[1, :, 1, 3]]))
-    assert torch.equal(edge_groups(image, (60,)), image[:, :, None])
 
 
 @cache

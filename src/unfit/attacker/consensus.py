@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.candidates import Part
-from unfit.attacker.ica import edge_groups, tellable
+from unfit.attacker.edges import edge_groups, tellable
 from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, outputs_of, predicted
 

@@ -11,8 +11,6 @@ from unfit.base.budget import is_over
 
 Contrast = Literal["root", "log"]
 
-POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
-MOST_POSITIONS = 2**14  # of larger pictures every second, third, … pixel: there are still many for each source
 # ε of the densities rounds off their cusp at zero; edges have mean square 1. On CIFAR-10, n=100, a run finds 62 to
 # 64 samples, and 57 to 68 with an ε three to ten times larger or smaller.
 ROOT_EPS, LOG_EPS = 0.01, 0.1
@@ -20,26 +18,6 @@ STANDS_STILL = 1e-6  # 1 − |cosine| of the source that moved most in an iterat
 LEAST_CURVATURE = 1e-2  # of a pair of sources: near zero a Newton step would have no end; 10⁻³ to 0.1 find as many
 LONGEST_STEP = 0.3  # of ‖B‖: a safeguard far from the end; 0.1 finds as many, and so does no limit
 FLATTEST = 1e-12  # of the largest variance: a direction without edges (a flat image) must not become noise
-
-
-def edge_groups(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What is sparse in a source: (r, groups, size). A group is all derivatives, of all channels, at one pixel.
-
-    Vectors have no neighbours: there each value is a group of its own.
-    """
-    if len(shape) != 3:
-        return rows[:, :, None]
-    image = rows.view(len(rows), *shape)
-    across = image[..., :-1, 1:] - image[..., :-1, :-1]
-    down = image[..., 1:, :-1] - image[..., :-1, :-1]
-    groups = torch.cat([across, down], 1).flatten(2).transpose(1, 2)
-    return groups[:, :: -(-groups.shape[1] // MOST_POSITIONS)].contiguous()
-
-
-def tellable(shape: tuple[int, ...]) -> int:
-    """How many sources the edges of such images can tell apart."""
-    positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
-    return max(2, positions // POSITIONS_PER_SOURCE)
 
 
 def separate(groups: Tensor, contrast: Contrast, orthogonal: bool, iterations: int, seed: int) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unfit.attacker.ica import tellable
+from unfit.attacker.edges import tellable
 from unfit.attacker.invert import invert
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.start import find_start

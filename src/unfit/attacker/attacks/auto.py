@@ -16,7 +16,7 @@ from unfit.attacker.attacks.unmix import Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
 from unfit.attacker.costs import check_budget
-from unfit.attacker.ica import tellable
+from unfit.attacker.edges import tellable
 from unfit.attacker.method import Method, Outlook, gather
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.shelf import NOWHERE, Shelf

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
+from scipy.linalg import eigh
 from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn.functional import linear
@@ -477,9 +478,20 @@ def lean(space: Space, aim: Array) -> Array:
         values = c @ space.directions
         values = values / np.abs(values).mean()
         weight = np.where(values < 0, NEGATIVE, 1.0) / (np.square(values) + width**2)
-        gram = (space.directions * weight) @ space.directions.T
-        c = np.linalg.solve(gram + RIDGE * np.trace(gram) / space.n * np.eye(space.n), aim)
+        squares = gram(space.directions * np.sqrt(weight))
+        c = np.linalg.solve(squares + RIDGE * np.trace(squares) / space.n * np.eye(space.n), aim)
     return c
+
+
+def gram(rows: Array) -> Array:
+    """rows · rowsᵀ: of one array with itself, which takes half the time of another product."""
+    return np.asarray(rows @ rows.T)
+
+
+def eigenpair(squares: Array, which: int) -> tuple[float, Array]:
+    """The eigenvalue of this number, from the least on, and its vector: a third of the time that all take."""
+    values, vectors = eigh(squares, subset_by_index=(which, which))
+    return float(values[0]), vectors[:, 0]
 
 
 def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
@@ -510,7 +522,7 @@ def _snapped(space: Space, c: Array, guesses: tuple[float | None, ...]) -> Array
         zero = vanishing(space, a) if rough is None else values < rough * values.mean()
         if zero.sum() < space.n - 1:
             break
-        a = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)[1][:, 0]
+        a = eigenpair(gram(space.values[:, zero]), 0)[1]
         values = np.abs(a @ space.colouring @ space.directions)
     return a
 
@@ -539,8 +551,8 @@ def is_corner(space: Space, a: Array) -> bool:
     zero = vanishing(space, a)
     if not may_be_sample(space, a) or zero.sum() <= space.n:
         return False
-    spread = np.linalg.eigvalsh(space.values[:, zero] @ space.values[:, zero].T)
-    return bool(spread[1] > APART**2 * max(spread[0], 0.0))
+    least, next_least = (eigenpair(gram(space.values[:, zero]), i)[0] for i in (0, 1))
+    return next_least > APART**2 * max(least, 0.0)
 
 
 def may_be_sample(space: Space, a: Array) -> bool:
@@ -606,7 +618,7 @@ def margin(space: Space, a: Array) -> int:
     for first in range(1, min(RIVAL_STARTS, space.n - 1) + 1):
         weight, which = np.ones(unit.shape[1]), first
         for eps in RIVAL_WIDTHS:
-            rival = np.linalg.eigh((unit * weight) @ unit.T)[1][:, which]
+            rival = eigenpair(gram(unit * np.sqrt(weight)), which)[1]
             size, which = np.abs(rival @ unit), 1
             weight = 1 / (np.square(size / np.sqrt(np.square(size).mean())) + eps**2)
         fewest = min(fewest, int((np.abs(rival @ rows) > NOISE).sum()))

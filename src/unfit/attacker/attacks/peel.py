@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.candidates import Part
-from unfit.attacker.ica import Contrast, edge_groups, separate
+from unfit.attacker.edges import Layout, edge_groups, find_layout
+from unfit.attacker.ica import Contrast, separate
 from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, first_of, outputs_of, predicted
@@ -154,6 +155,7 @@ class Change:
     rows: Tensor  # A = [ΔW1 | Δb1]: (w, d + 1), float64
     space: Tensor  # U, an orthonormal basis of its columns: (w, n), float64
     shape: tuple[int, ...]
+    layout: Layout  # which inputs are neighbours
     start: Stack
     end: Stack
 
@@ -189,7 +191,8 @@ def read_change(mixtures: Mixtures) -> Change | None:
         return None
     rows = torch.cat([mixtures.weight, mixtures.bias[:, None]], 1).double()
     space = torch.linalg.eigh(rows @ rows.T)[1][:, -n:]
-    return Change(rows, space, mixtures.shape, start, mixtures.stack)
+    layout = find_layout(mixtures.span, mixtures.shape)
+    return Change(rows, space, mixtures.shape, layout, start, mixtures.stack)
 
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
@@ -403,7 +406,7 @@ def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -
     rank = max(1, min(int(share * left), change.n - 1))  # all together, centred samples span one direction less
     right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2][:rank].float()
     contrast, seed = CONTRASTS[turn % len(CONTRASTS)], settings.seed + turn
-    mixing = separate(edge_groups(right, change.shape), *contrast, settings.unmix_iterations, seed)
+    mixing = separate(edge_groups(right, change.layout), *contrast, settings.unmix_iterations, seed)
     return rescale(mixing @ right, TYPICAL_STD)
 
 

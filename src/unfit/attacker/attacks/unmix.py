@@ -18,7 +18,8 @@ from pydantic import PositiveFloat, PositiveInt
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.costs import OVERHEAD, operations_per_second
-from unfit.attacker.ica import Contrast, edge_density, edge_groups, separate, tellable
+from unfit.attacker.edges import edge_groups, tellable
+from unfit.attacker.ica import Contrast, edge_density, separate
 from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
 from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
 from unfit.base.budget import is_over

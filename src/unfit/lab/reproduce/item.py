@@ -20,7 +20,7 @@ from unfit.attacker.attacks.inversion import Inversion
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.costs import operations_per_second, pass_operations
-from unfit.attacker.ica import tellable
+from unfit.attacker.edges import tellable
 from unfit.base.errors import UnfitError
 from unfit.base.files import Strict, new_file, new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture

@@ -1,0 +1,104 @@
+"""Edges: what is sparse in a sample, and dense in a mixture of samples.
+
+In a picture they are the differences of neighbouring pixels. A vector does not say which of its values are
+neighbours, but its span does: the pixels of a flattened picture, the bands of a spectrum and the steps of a series
+are alike in all samples if they lie side by side. Those that do are always the same few places apart: 1 and 28
+in a digit. So each input is compared with those that it is most like. Words of texts and columns of tables are
+alike too, but at no common distance: they have no edges, and their values stand for themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unfit.attacker.span import Span
+
+POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
+MOST_POSITIONS = 2**14  # of larger pictures every second, third, … pixel: there are still many for each source
+
+# Neighbours of a vector's inputs
+NEIGHBOURS = 3  # of each input; of 100 digits peel proves as many with 2, 3 or 4
+MOST_COSINES = 2**28  # between inputs, or seconds become minutes: of longer vectors some inputs are left out
+COSINES_AT_ONCE = 2**24  # 64 MB
+ABOVE_NOISE = 2.0  # times the noise: what an input in use has, at least, in the directions of the span
+DISTANCES = 4  # at which neighbours lie: across, down, and in another channel
+REGULAR = 0.5  # share of the neighbours at these distances: 0.7 to 0.9 in flattened pictures, below 0.1 in texts
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Which inputs of a vector are alike."""
+
+    places: Tensor  # (p,): inputs in use
+    size: Tensor  # (p,): their size in the span, so that faint inputs count as much as others
+    others: Tensor  # (p, NEIGHBOURS): for each the inputs it is most like
+    size_of_others: Tensor  # (p, NEIGHBOURS); infinite where one is no more alike than by chance
+
+    @property
+    def regularity(self) -> float:
+        """The share of the neighbours, if all had as many, that lie at one of the few most common distances."""
+        distances = (self.others - self.places[:, None])[self.size_of_others.isfinite()].abs()
+        return float(distances.bincount().sort().values[-DISTANCES:].sum()) / max(1, self.others.numel())
+
+
+Layout = tuple[int, ...] | Neighbours  # the shape of samples, or which inputs of vectors are neighbours
+
+
+def find_layout(span: Span, shape: tuple[int, ...]) -> Layout:
+    """A picture has its shape; the neighbours of a vector's inputs are read off its span, if they are regular."""
+    neighbours = None if len(shape) == 3 else find_neighbours(span)
+    return shape if neighbours is None or neighbours.regularity < REGULAR else neighbours
+
+
+def find_neighbours(span: Span) -> Neighbours:
+    """The inputs whose values go together: those with the largest cosines in the span, all directions alike."""
+    right, values = span.right[: span.rank], span.values[: span.rank].to(span.right)
+    signal = (values[:, None] * right).square().sum(0)
+    used = (signal > ABOVE_NOISE**2 * span.rank * span.noise**2).nonzero()[:, 0]
+    most = max(1, min(MOST_POSITIONS, MOST_COSINES // max(1, len(used))))
+    chosen = torch.arange(0, len(used), max(1, -(-len(used) // most)), device=used.device)
+    cosines, nearest = _most_alike(normalize(right[:, used], dim=0), chosen)
+    places, others, size = used[chosen], used[nearest], right.norm(dim=0)
+    chance = math.sqrt(2 * math.log(max(2, len(used))) / max(1, span.rank))  # about the largest random cosine
+    return Neighbours(places, size[places], others, size[others].where(cosines > chance, torch.inf))
+
+
+def _most_alike(unit: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the unit columns (r, u) those most like the chosen ones: cosines and numbers, (p, NEIGHBOURS)."""
+    most = min(NEIGHBOURS, max(0, unit.shape[1] - 1))
+    cosines, numbers = [unit.new_zeros(0, most)], [chosen.new_zeros(0, most)]
+    for some in chosen.split(max(1, COSINES_AT_ONCE // max(1, unit.shape[1]))):
+        each = unit[:, some].T @ unit
+        each[torch.arange(len(some), device=some.device), some] = -torch.inf  # itself
+        nearest = each.topk(most, dim=1)
+        cosines.append(nearest.values)
+        numbers.append(nearest.indices)
+    return torch.cat(cosines), torch.cat(numbers)
+
+
+def edge_groups(rows: Tensor, layout: Layout) -> Tensor:
+    """What is sparse in a source: (r, groups, size). A group is all differences, of all channels, at one place.
+
+    Values of a vector without neighbours are groups of their own.
+    """
+    if isinstance(layout, Neighbours):
+        own = rows[:, layout.places] / layout.size
+        return own[:, :, None] - rows[:, layout.others] / layout.size_of_others
+    if len(layout) != 3:
+        return rows[:, :, None]
+    image = rows.view(len(rows), *layout)
+    across = image[..., :-1, 1:] - image[..., :-1, :-1]
+    down = image[..., 1:, :-1] - image[..., :-1, :-1]
+    groups = torch.cat([across, down], 1).flatten(2).transpose(1, 2)
+    return groups[:, :: -(-groups.shape[1] // MOST_POSITIONS)].contiguous()
+
+
+def tellable(shape: tuple[int, ...]) -> int:
+    """How many sources the edges of such images can tell apart."""
+    positions = (shape[1] - 1) * (shape[2] - 1) if len(shape) == 3 else shape[0]
+    return max(2, positions // POSITIONS_PER_SOURCE)
