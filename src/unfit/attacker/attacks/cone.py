@@ -30,6 +30,7 @@ from torch.nn.functional import linear
 from unfit.attacker.attacks.peel import HARD
 from unfit.attacker.candidates import Part
 from unfit.attacker.codes import Codes, all_records, are_borne_out, find_groups, samples_among
+from unfit.attacker.duals import hear
 from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.span import visible_rank
@@ -63,6 +64,8 @@ CLEARLY_MORE = 1.5  # zeros for each sample: wrong corners of 200 samples have 1
 MORE = 20  # … and so many more than samples: of ten 0/1 columns a wrong corner vanishes on a few by chance
 SMALLEST = 1e-3  # of the usual size of a sample: centred ones add up to a vector of rounding errors, with a bias
 SAME = 0.999  # cosine of two corners that are the same
+
+HEARINGS = 4  # of the neurons; of 300 texts the first drops all 14 wrong corners
 
 # Columns of any sign
 KEPT = (0.5, 0.7, 0.85, 0.92, 0.95)  # shares of the columns: of those least likely to be real
@@ -120,15 +123,15 @@ class Cone(Prover):
             x, proven = found
             return _parts(mixtures, whole.normalised(x), proven), int(proven.sum()) == whole.n
         space = sparse_part(whole)
-        corners = find_corners(space, self, progress)
+        corners, agrees = heard_corners(mixtures, whole, space, self, progress)
         if not len(corners):
             return [], False
         space = whole.only(~are_real(whole, corners))
         proven = np.array([is_proven(space, a) and rest_error(whole, space, a) < EXACT for a in corners], bool)
-        proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
-        proven &= (
-            found is None
-        )  # codes, but no list of records: a corner may be a part of samples, and none itself
+        proven &= agrees
+        if len(corners) < space.n or not agrees.all():  # else every exchange would cost zeros of neurons
+            proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
+        proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
         x = whole.normalised(samples(whole, space, corners))
         return _parts(mixtures, x, proven), int(proven.sum()) == space.n
 
@@ -648,9 +651,32 @@ def most_zeros(x: Array, ways: Array) -> NDArray[np.intp]:
 # Step 3: one after the other -------------------------------------------------------------------------------
 
 
-def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Array:
+def heard_corners(
+    mixtures: Mixtures, whole: Space, space: Space, settings: Cone, progress: Report
+) -> tuple[Array, Flags]:
+    """Corners (k, n), and which of them the neurons bear out (step 9).
+
+    What the neurons accuse is dropped, and what it stood for is sought again. Without a ReLU they say nothing.
+    """
+    known = banned = np.zeros((0, space.n))
+    for left in reversed(range(HEARINGS)):
+        known = find_corners(space, settings, progress, known, banned)
+        if not mixtures.relu or not len(known):
+            return known, np.zeros(len(known), bool)
+        x = samples(whole, whole.only(~are_real(whole, known)), known)
+        heard = hear(space.neurons, gates(mixtures, whole.normalised(x))[1], known)
+        if not left or not heard.accused.any() or is_over():
+            break
+        known, banned = known[~heard.accused], np.vstack([banned, known[heard.accused]])
+    return known, heard.agrees & ~heard.accused
+
+
+def find_corners(
+    space: Space, settings: Cone, progress: Report = quiet, known: Array | None = None, banned: Array | None = None
+) -> Array:
     """Samples, and corners that may be some: (k, n). Each is sought with those before it cut off."""
-    known = np.zeros((0, space.n))
+    known = np.zeros((0, space.n)) if known is None else known
+    banned = np.zeros((0, space.n)) if banned is None else banned
     stages = (
         (False, True, settings.patience),
         (False, False, settings.patience),
@@ -664,7 +690,7 @@ def find_corners(space: Space, settings: Cone, progress: Report = quiet) -> Arra
                 return known
             where, aim = aim_at(space, known, tried)
             tried.add(where)
-            found = best_corner(space, _at(space, aim, thorough, settings), known, proven)
+            found = best_corner(space, _at(space, aim, thorough, settings), np.vstack([known, banned]), proven)
             known, vain = (known, vain + 1) if found is None else (np.vstack([known, found]), 0)
             progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
     return known
