@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from scipy.linalg import eigh
 from scipy.optimize import linprog
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -115,6 +116,10 @@ class Cone(Prover):
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What can be proven, then corners that may be samples; and whether every sample is proven."""
+        with threadpool_limits(1, user_api="blas"):  # small matrices: threads would wait for each other
+            return self._prove(mixtures, progress)
+
+    def _prove(self, mixtures: Mixtures, progress: Report) -> tuple[list[Part], bool]:
         whole = read_space(mixtures)
         if whole is None or not has_cone(whole):
             return [], False
@@ -656,33 +661,40 @@ def heard_corners(
 ) -> tuple[Array, Flags]:
     """Corners (k, n), and which of them the neurons bear out (step 9).
 
-    What the neurons accuse is dropped, and what it stood for is sought again. Without a ReLU they say nothing.
+    What the neurons accuse is dropped, and what it stood for is sought again; linear programs, which take longest,
+    come last. Without a ReLU the neurons say nothing.
     """
     known = banned = np.zeros((0, space.n))
-    for left in reversed(range(HEARINGS)):
-        known = find_corners(space, settings, progress, known, banned)
-        if not mixtures.relu or not len(known):
-            return known, np.zeros(len(known), bool)
-        x = samples(whole, whole.only(~are_real(whole, known)), known)
-        heard = hear(space.neurons, gates(mixtures, whole.normalised(x))[1], known)
-        if not left or not heard.accused.any() or is_over():
-            break
-        known, banned = known[~heard.accused], np.vstack([banned, known[heard.accused]])
-    return known, heard.agrees & ~heard.accused
+    left, by_programs = HEARINGS, False
+    while True:
+        known = find_corners(space, settings, progress, known, banned, by_programs)
+        heard = hear(space.neurons, off_for(mixtures, whole, known), known)
+        left -= 1
+        if heard.accused.any() and left and not is_over():
+            known, banned = known[~heard.accused], np.vstack([banned, known[heard.accused]])
+        elif by_programs or len(known) == space.n or is_over():
+            return known, heard.agrees & ~heard.accused
+        else:
+            by_programs = True
+
+
+def off_for(mixtures: Mixtures, whole: Space, corners: Array) -> Flags:
+    """Which neurons (w, k) are off for these corners, after training and before it; none where no ReLU follows."""
+    if not mixtures.relu or not len(corners):
+        return np.zeros((len(whole.neurons), len(corners)), bool)
+    x = samples(whole, whole.only(~are_real(whole, corners)), corners)
+    return gates(mixtures, whole.normalised(x))[1]
 
 
 def find_corners(
-    space: Space, settings: Cone, progress: Report = quiet, known: Array | None = None, banned: Array | None = None
+    space: Space, settings: Cone, progress: Report, known: Array, banned: Array, by_programs: bool
 ) -> Array:
-    """Samples, and corners that may be some: (k, n). Each is sought with those before it cut off."""
-    known = np.zeros((0, space.n)) if known is None else known
-    banned = np.zeros((0, space.n)) if banned is None else banned
-    stages = (
-        (False, True, settings.patience),
-        (False, False, settings.patience),
-        (True, False, settings.programs),
-    )
-    for thorough, proven, patience in stages:
+    """The known corners and more that may be samples: (k, n). Each is sought with those before it cut off.
+
+    banned: Corners that are none. by_programs: Solve linear programs instead of least squares.
+    """
+    squares = ((True, settings.patience), (False, settings.patience))
+    for proven, patience in ((False, settings.programs),) if by_programs else squares:
         tried: set[int] = set()
         vain = 0
         while len(known) < space.n and vain < patience:
@@ -690,16 +702,16 @@ def find_corners(
                 return known
             where, aim = aim_at(space, known, tried)
             tried.add(where)
-            found = best_corner(space, _at(space, aim, thorough, settings), np.vstack([known, banned]), proven)
+            found = best_corner(space, _at(space, aim, by_programs, settings), np.vstack([known, banned]), proven)
             known, vain = (known, vain + 1) if found is None else (np.vstack([known, found]), 0)
             progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
     return known
 
 
-def _at(space: Space, aim: Array, thorough: bool, settings: Cone) -> Iterator[Array]:
+def _at(space: Space, aim: Array, by_programs: bool, settings: Cone) -> Iterator[Array]:
     """Corners with a value at this aim or at its opposite, in coordinates of `values`."""
     for way in (aim, -aim):
-        found = programs(space, way, settings.reweightings) if thorough else iter([lean(space, way)])
+        found = programs(space, way, settings.reweightings) if by_programs else iter([lean(space, way)])
         yield from (snap(space, c) for c in found)
 
 
