@@ -134,7 +134,7 @@ class Cone(Prover):
         space = whole.only(~are_real(whole, corners))
         proven = np.array([is_proven(space, a) and rest_error(whole, space, a) < EXACT for a in corners], bool)
         proven &= agrees
-        if len(corners) < space.n or not agrees.all():  # else every exchange would cost zeros of neurons
+        if agrees.sum() < space.n - 1:  # else a wrong corner would have a part of some other's column
             proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
         proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
         x = whole.normalised(samples(whole, space, corners))
