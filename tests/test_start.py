@@ -616,3 +616,17 @@ def test_the_command_writes_a_base(run: Run, tmp_path: Path, standard: tuple[Tar
     assert not (tmp_path / "t.safetensors").exists()
     for wrong in ("x", "1:", "9:3"):
         assert run("start", tmp_path / "net.pt", "--out", tmp_path / "u.safetensors", "--seeds", wrong)[0] == 64
+
+
+def test_a_usual_seed_is_found_though_the_first_numbers_that_it_drew_have_moved():
+    """Records use the values of their first columns most, whose weights scikit-learn draws first."""
+    from sklearn.neural_network import MLPClassifier
+
+    random, shares = np.random.default_rng(0), [1 / np.arange(1, size + 1) for size in (2, 5, 7, 9, 16, 60, 400)]
+    codes = [np.eye(len(p))[random.choice(len(p), size=80, p=p / p.sum())] for p in shares]
+    net = MLPClassifier(solver="sgd", learning_rate_init=0.1, max_iter=400, random_state=42)
+    net.fit(np.concatenate(codes, 1), random.integers(2, size=80))
+    search = search_start(net, seeds=100)
+    assert search.start is not None
+    assert search.start.seed == 42
+    assert search_start(net, seeds=range(43, 100)).start is None

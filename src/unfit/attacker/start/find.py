@@ -69,6 +69,7 @@ FAMOUS = (
     123456,
     1234567,
 )
+USUAL = (0, 1, 2, 7, 10, 42, 100, 123, 1234, 1337, 2024, 2025, 2026, 12345)  # tried by all values of all layers
 SAFE = 4.5  # times what training added, on average, a weight must be for its sign to be that of its start
 SOLVING = 90.0  # seconds that should be left for it
 AT_ONCE = 1 << 20  # numbers of a stream that are looked through at once
@@ -184,8 +185,6 @@ def search_start(
     clues = find_clues(target, known)
     if not far:
         clues = [clue for clue in clues if clue.trace.is_early][:1]
-    if not clues:
-        return Search(None, 0, True, time.perf_counter() - began, NO_CLUE)
     if build is None and target.whole is not None and target.has_prefix:
         in_order, likely = drawn_anew(target.whole), chosen[:LIKELY_FAR]
         search = search_start(target, in_order, seeds=likely, budget=budget, progress=progress)
@@ -345,6 +344,7 @@ class _Hunt:
             yield from self._tried(clue, self.seeds[:LIKELY])
         for clue in far:
             yield from self._tried(clue, self.seeds[:LIKELY_FAR])
+        yield from self._usual()
         for clue in early:
             yield from self._on_gpu(clue)
         if self.skip:
@@ -375,9 +375,16 @@ class _Hunt:
             return
         for seed in survivors(clue.trace, seeds, self.deadline, told):
             told(seed - seeds.start + 1)
-            yield from self._proven(clue, seed, 0)
+            yield from self._proven(clue.recipe, clue.site.tensor, seed, 0)
         if time.perf_counter() > self.deadline:
             self.complete = False
+
+    def _usual(self) -> Iterator[Start]:
+        """The most usual seeds, by all that they draw: what clues look at may be just what training moved."""
+        for recipe in self.known:
+            for seed in USUAL:
+                if seed in self.seeds and time.perf_counter() < self.deadline:
+                    yield from self._proven(recipe, recipe.sites[0].tensor, seed, 0)
 
     def _on_gpu(self, clue: Clue) -> Iterator[Start]:
         """The same numbers by the generator of a GPU, with likely seeds."""
@@ -387,7 +394,7 @@ class _Hunt:
             blocks = blocks_of(self.target.weights[clue.site.tensor].flatten(), seed)
             recipe = gpu_recipe(self.target.architecture, blocks)
             self.known.append(recipe)
-            yield from self._proven(replace(clue, recipe=recipe), seed, 0)
+            yield from self._proven(recipe, clue.site.tensor, seed, 0)
 
     def _solved(self, clue: Clue) -> Iterator[Start]:
         """Without any seed, where enough signs are certain: cheaper than all seeds, whatever was drawn before."""
@@ -398,7 +405,7 @@ class _Hunt:
             return
         self.progress(0.0, f"{clue.site.tensor}: solving for the state of the generator")
         for state in solve_state(trace):
-            yield from self._proven(clue, state, 0)
+            yield from self._proven(clue.recipe, clue.site.tensor, state, 0)
 
     def _skipped(self) -> Iterator[Start]:
         """Usual seeds with other numbers drawn before the network: slide along each one's stream."""
@@ -410,29 +417,29 @@ class _Hunt:
                 return
             for clue in early:
                 for skip in _slide(clue, seed, self.skip):
-                    yield from self._proven(clue, seed, skip)
+                    yield from self._proven(clue.recipe, clue.site.tensor, seed, skip)
 
-    def _proven(self, clue: Clue, origin: Origin, skip: int) -> Iterator[Start]:
-        """The start, if this origin is certain and explains the first layer."""
+    def _proven(self, recipe: Recipe, tensor: str, origin: Origin, skip: int) -> Iterator[Start]:
+        """The start, if this origin is certain and explains the first layer. `tensor`: what led to it."""
         began, seed = time.perf_counter(), origin if isinstance(origin, int) else seed_of(origin)
-        drawn = clue.recipe.draw(origin, skip)
-        tries = math.log10(SEEDS * len(self.clues) * (self.skip + 1) * len(drawn))
+        drawn = recipe.draw(origin, skip)
+        tries = math.log10(SEEDS * (len(self.clues) + 1) * (self.skip + 1) * len(drawn))
         log10_p = min(_chances(self.target.weights, drawn).values()) + tries
         if log10_p > CERTAIN:
             return
-        rules = sum(recipe.generator is clue.generator for recipe in self.known)
+        rules = sum(each.generator is recipe.generator for each in self.known)
         if time.perf_counter() + rules * (time.perf_counter() - began) > self.deadline:
             self.complete, self.found_elsewhere = False, TOO_LATE.format(seed)
             return
-        weights, rule, near = assemble(self.target, self.known, clue.generator, origin, skip)
+        weights, rule, near = assemble(self.target, self.known, recipe.generator, origin, skip)
         if weights is None:
             self.found_elsewhere = (
-                f"{clue.site.tensor} was drawn with seed {seed} ({clue.generator.name}), "
+                f"{tensor} was drawn with seed {seed} ({recipe.generator.name}), "
                 "but the first layer was not, by any rule that is known here"
             )
             return
         start = replace(self.target, weights=weights)
-        yield Start(start, seed, skip, clue.generator.name, rule, near, log10_p, self.target)
+        yield Start(start, seed, skip, recipe.generator.name, rule, near, log10_p, self.target)
 
     def words(self, start: Start | None) -> str:
         if start is not None:
@@ -442,6 +449,8 @@ class _Hunt:
             return f"the start was drawn with seed {start.seed} by {start.generator}{before}: {start.rule}"
         if self.found_elsewhere:
             return self.found_elsewhere
+        if not self.clues:
+            return NO_CLUE
         if not self.complete:
             return f"not found among the first {self.num_tried:,} seeds, for which there was time"
         tried = f"no seed of {len(self.seeds):,} draws this start"
