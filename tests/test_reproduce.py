@@ -251,6 +251,18 @@ def test_pictures_in_a_drawing_are_light_and_the_same(tmp_path):
     assert (np.asarray(picture.convert("RGB")) == figure.axes[0].images[0].get_array()).all()
 
 
+def test_a_legend_says_which_colour_several_classes_have(face_audit: Audit):
+    three = changed(face_audit, class_names=["a", "b", "c"])
+    first, second = face_audit.record.class_names
+    for panels, words in (
+        ([face_audit], [first, second]),
+        ([three], ["samples"]),
+        ([face_audit, three], [f"{first}; of several classes, all", second]),
+    ):
+        (legend,) = draw.scatter([("", audit) for audit in panels]).legends
+        assert [text.get_text() for text in legend.get_texts()][:-2] == words
+
+
 def test_seeds_are_told_together():
     assert (
         over_words(["64 of 120 good, -0.5", "58 of 120 good, 0.25"])

@@ -101,8 +101,7 @@ def _summary(found: list[BySeed]) -> list[str]:
     claims = [claim for seeds in found for claim in joined(seeds)]
     total = spent(measured for seeds in found for measured in seeds[0].measured)
     lines = [f"{len(found)} items, {len(claims)} claims: {counted(claims)}; {total / 60:.0f} minutes.", ""]
-    for num, items in sorted(Counter(len(seeds) for seeds in found).items()):
-        lines.append(f"{items} items with {num} {'seed' if num == 1 else 'seeds'}.")
+    lines.append(_how_many_seeds(found))
     for scale in sorted({seeds[0].scale for seeds in found}):
         machines = sorted({seeds[0].machine for seeds in found if seeds[0].scale == scale})
         lines.append(f"Scale `{scale}`: {'; '.join(machines)}.")
@@ -112,6 +111,11 @@ def _summary(found: list[BySeed]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     return lines + [row for seeds in found for row in _rows(seeds)]
+
+
+def _how_many_seeds(found: Iterable[BySeed]) -> str:
+    counts = sorted(Counter(len(seeds) for seeds in found).items())
+    return " ".join(f"{items} items with {num} {'seed' if num == 1 else 'seeds'}." for num, items in counts)
 
 
 def _rows(seeds: BySeed) -> list[str]:
@@ -148,6 +152,7 @@ def _against(small: Mapping[str, BySeed], full: Mapping[str, BySeed], reasons: M
     lines = [
         f"{len(both)} of {len(small)} items and {len(after)} of {every} claims were run at full size, in "
         f"{total / 3600:.1f} hours. Of these {counted(after)}; at small scale {counted(before)}. "
+        f"{_how_many_seeds(seeds for seeds in full.values() if seeds)} "
         f"{len(changed)} verdicts change{':' if changed else '.'}",
         "",
         *changed,
