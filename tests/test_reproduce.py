@@ -24,10 +24,10 @@ import torch
 from PIL import Image
 
 from unfit import Audit, UnfitError, read_source
-from unfit.base.files import read_as, write_json
+from unfit.base.files import read_as, read_json, write_json
 from unfit.lab.fit import FitSettings
 from unfit.lab.reproduce import draw
-from unfit.lab.reproduce.buzaglo2023 import dip, fewer_channels, more_with_decay
+from unfit.lab.reproduce.buzaglo2023 import BASELINE, BY_CLASS, FIXED, dip, fewer_channels, more_with_decay
 from unfit.lab.reproduce.catalogue import ITEMS, chosen
 from unfit.lab.reproduce.claims import (
     Verdict,
@@ -39,10 +39,11 @@ from unfit.lab.reproduce.claims import (
     judge,
     leaks,
     on_margin,
+    on_margin_of,
     over_seeds,
     over_words,
 )
-from unfit.lab.reproduce.haim2022 import N50, N500, SGD
+from unfit.lab.reproduce.haim2022 import N50, N100, N500, SGD
 from unfit.lab.reproduce.index import collect, stored, write_pages
 from unfit.lab.reproduce.item import FILES, OTHERS, Results, joined, make, place_of, row
 from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Scale, Setup, describe
@@ -153,6 +154,12 @@ def test_a_scale_keeps_what_a_caption_says():
     assert wide.arch == f"conv(3,32)-{SMALL.conv_width}"
 
 
+def test_figures_share_their_nets():
+    """One that several figures name is trained and attacked once, whatever else they say of a smaller scale."""
+    assert FULL.shrunk(BY_CLASS[10]) == FULL.shrunk(FIXED[10]) == FULL.shrunk(BASELINE["ten"])
+    assert FULL.shrunk(BASELINE["two"]) == N100
+
+
 def test_fig17_reads_cifar100_where_it_is(tmp_path):
     (tmp_path / "cifar-100-binary").mkdir()
     random = np.random.default_rng(0)
@@ -244,6 +251,18 @@ def test_pictures_in_a_drawing_are_light_and_the_same(tmp_path):
     assert (np.asarray(picture.convert("RGB")) == figure.axes[0].images[0].get_array()).all()
 
 
+def test_a_legend_says_which_colour_several_classes_have(face_audit: Audit):
+    three = changed(face_audit, class_names=["a", "b", "c"])
+    first, second = face_audit.record.class_names
+    for panels, words in (
+        ([face_audit], [first, second]),
+        ([three], ["samples"]),
+        ([face_audit, three], [f"{first}; of several classes, all", second]),
+    ):
+        (legend,) = draw.scatter([("", audit) for audit in panels]).legends
+        assert [text.get_text() for text in legend.get_texts()][:-2] == words
+
+
 def test_seeds_are_told_together():
     assert (
         over_words(["64 of 120 good, -0.5", "58 of 120 good, 0.25"])
@@ -256,6 +275,8 @@ def test_seeds_are_told_together():
     assert (same.verdict, same.by, same.num_seeds) == ("agrees", "2 of 2 agree", 2)
     assert (mixed.verdict, mixed.by) == ("too close to call", "2 of 3 agree, 1 of 3 too close to call")
     assert over_seeds(claims[:1]) == claims[0]
+    best = [on_margin_of(f"weight decay {decay}", 0.5, 1e-3) for decay in (0.01, 0.03)]
+    assert over_seeds(best).claim.startswith("weight decay 0.02 (0.01–0.03): ")
 
 
 def test_another_seed_is_stored_beside_the_first(data_dir, cache, tmp_path):
@@ -291,15 +312,22 @@ def test_what_was_run_at_full_size_is_collected(run, data_dir, cache, tmp_path):
     write_pages(out, ITEMS)
     page = (out / "full.md").read_text("utf-8")
     assert "1 of 2 items and 1 of 2 claims were run at full size, in 0.0 hours." in page
-    assert f"| {small.claims[0].ours} | **too close to call** | n=10: much more | agrees | 120 min |" in page
-    assert "| not run |  | about 2 days |" in page
+    assert f"| {small.claims[0].ours} | **too close to call** | 1 | n=10: much more | agrees | 1 |" in page
+    assert "| 120 min |" in page
+    assert "| not run |  |  | about 2 days |" in page
     assert "| n=10: another |" in (out / item.name / "text.md").read_text("utf-8").partition("own size")[2]
     assert (out / item.name / "figure.png").read_bytes() == before
     assert collect(away, away, ITEMS, lambda item: "") == 0  # its own
     code, printed, _ = run("reproduce", "--collect", str(away), "--out", str(out), "--data-dir", str(data_dir))
     assert (code, printed.startswith("1 items of")) == (0, True)
-    assert "| not run |  | about " in (out / "full.md").read_text("utf-8")
+    assert "| not run |  |  | about " in (out / "full.md").read_text("utf-8")
     assert "CIFAR-100" in (out / "others" / "not-run.json").read_text("utf-8")  # not among the data
+    other = full.model_copy(update={"seed": 1, "name": "haim2022/fig1"})
+    (tmp_path / "second" / "haim2022" / "fig1").mkdir(parents=True)
+    write_json(tmp_path / "second" / "haim2022" / "fig1" / "results.json", other.model_dump(mode="json"))
+    assert collect(tmp_path / "second", out, ITEMS, lambda item: "about 2 days") == 1
+    missing = read_json(out / "others" / "not-run.json")
+    assert not {"haim2022/fig1", item.name} & missing.keys()  # another seed of them was run
 
 
 def test_a_bar_in_a_cell_does_not_end_it():

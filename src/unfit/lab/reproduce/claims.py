@@ -89,6 +89,7 @@ def over_seeds(claims: Sequence[Claim]) -> Claim:
         return claims[0]
     return claims[0].model_copy(
         update={
+            "claim": over_words([claim.claim for claim in claims]),  # it may name what is best with its seed
             "ours": over_words([claim.ours for claim in claims]),
             "verdict": claims[0].verdict if len(count) == 1 else "too close to call",
             "by": ", ".join(f"{num} of {len(claims)} {_SAID[verdict]}" for verdict, num in count.items()),

@@ -140,8 +140,11 @@ def points(axes: Axes, audit: Audit) -> None:
 
 def explain(figure: Figure, audits: Sequence[Audit]) -> None:
     """What the points and lines of `points` are, below all panels."""
-    two = {tuple(audit.record.class_names) for audit in audits if len(audit.record.class_names) == 2}
+    every = {tuple(audit.record.class_names) for audit in audits}
+    two = {names for names in every if len(names) == 2}
     names = two.pop() if len(two) == 1 else ("first class", "second class") if two else ("samples",)
+    if len(names) == 2 and any(len(each) != 2 for each in every):
+        names = f"{names[0]}; of several classes, all", names[1]
     dots = [
         Line2D([], [], ls="", marker=".", color=colour, label=name)
         for name, colour in zip(names, COLOURS, strict=False)

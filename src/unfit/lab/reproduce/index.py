@@ -25,10 +25,12 @@ seed, an upper bound if other work ran beside it, and include the targets and at
 """
 FULL_HEAD = """# The papers' claims, small and at the papers' own size
 
-Each claim at small scale, which takes minutes, and at the sizes of the papers, if it was run. *time*: what an
-item took at full size beside other work, with the targets and attacks that it shares with others; of what was
-not run an estimate from operations counted, within a factor of three, or what is missing. The attack sees the
-weights alone and does not look for their start. [All claims](index.md) has the rules.
+Each claim at small scale, which takes minutes, and at the sizes of the papers, if it was run. *seeds*: how many
+draws of the samples and the start there are; with several, numbers are means with the extremes in brackets.
+*time*: what an item took at full size with its first seed, beside other work, with the targets and attacks that
+it shares with others; of what was not run an estimate from operations counted, within a factor of three, or what
+is missing. The attack sees the weights alone and does not look for their start. [All claims](index.md) has the
+rules.
 
 """
 NOT_RUN = "not-run.json"
@@ -58,15 +60,14 @@ def stored(out: Path, item: Item) -> list[Results]:
     return [first, *(each for each in others if each.attacks[0] == first.attacks[0])]
 
 
-def collect(source: Path, out: Path, items: Iterable[Item], reason: Callable[[Item], str]) -> int:
+def collect(source: Path, out: Path, items: Sequence[Item], reason: Callable[[Item], str]) -> int:
     """Take over what another run has measured, with other seeds or at full scale; how many items that are.
 
-    Of a run at full scale, `reason` says why an item is not in it.
+    `reason` says why an item was never run at full scale.
     """
-    count, missing, scales = 0, {}, set()
+    count, scales = 0, set()
     for item in items:
         if not (path := source / item.name / FILES[0]).is_file():
-            missing[item.name] = reason(item)
             continue
         results = read_as(Results, path)
         scales.add(results.scale)
@@ -75,8 +76,9 @@ def collect(source: Path, out: Path, items: Iterable[Item], reason: Callable[[It
             place.parent.mkdir(parents=True, exist_ok=True)
             write_json(place, results.model_dump(mode="json"))
             count += 1
-    if count and scales == {FULL.name}:
-        write_json(out / OTHERS / NOT_RUN, missing)
+    if count and FULL.name in scales:
+        never = [item for item in items if not any(out.glob(f"{OTHERS}/{FULL.name}-*/{item.name}.json"))]
+        write_json(out / OTHERS / NOT_RUN, {item.name: reason(item) for item in never})
     return count
 
 
@@ -99,17 +101,21 @@ def _summary(found: list[BySeed]) -> list[str]:
     claims = [claim for seeds in found for claim in joined(seeds)]
     total = spent(measured for seeds in found for measured in seeds[0].measured)
     lines = [f"{len(found)} items, {len(claims)} claims: {counted(claims)}; {total / 60:.0f} minutes.", ""]
-    for num, items in sorted(Counter(len(seeds) for seeds in found).items()):
-        lines.append(f"{items} items with {num} {'seed' if num == 1 else 'seeds'}.")
+    lines.append(_how_many_seeds(found))
     for scale in sorted({seeds[0].scale for seeds in found}):
         machines = sorted({seeds[0].machine for seeds in found if seeds[0].scale == scale})
         lines.append(f"Scale `{scale}`: {'; '.join(machines)}.")
     lines += [
         "",
-        "| item | claim | paper | ours | verdict | by | | command | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| item | claim | paper | ours | verdict | by | seeds | | command | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     return lines + [row for seeds in found for row in _rows(seeds)]
+
+
+def _how_many_seeds(found: Iterable[BySeed]) -> str:
+    counts = sorted(Counter(len(seeds) for seeds in found).items())
+    return " ".join(f"{items} items with {num} {'seed' if num == 1 else 'seeds'}." for num, items in counts)
 
 
 def _rows(seeds: BySeed) -> list[str]:
@@ -119,7 +125,8 @@ def _rows(seeds: BySeed) -> list[str]:
     for i, claim in enumerate(joined(seeds)):
         first, last = (f"[{results.title}]({results.name}/text.md)", picture) if i == 0 else ("", "")
         ends = (f"`{results.command}`", f"{results.seconds:.0f}") if i == 0 else ("", "")
-        rows.append(row(first, claim.claim, claim.paper, claim.ours, bold(claim.verdict), claim.by, last, *ends))
+        found = (claim.claim, claim.paper, claim.ours, bold(claim.verdict), claim.by, str(claim.num_seeds))
+        rows.append(row(first, *found, last, *ends))
     return rows
 
 
@@ -145,22 +152,24 @@ def _against(small: Mapping[str, BySeed], full: Mapping[str, BySeed], reasons: M
     lines = [
         f"{len(both)} of {len(small)} items and {len(after)} of {every} claims were run at full size, in "
         f"{total / 3600:.1f} hours. Of these {counted(after)}; at small scale {counted(before)}. "
+        f"{_how_many_seeds(seeds for seeds in full.values() if seeds)} "
         f"{len(changed)} verdicts change{':' if changed else '.'}",
         "",
         *changed,
         "",
-        "| item | claim | paper | small | verdict | full size | verdict | time |",
-        "|---|---|---|---|---|---|---|---|",
+        "| item | claim | paper | small | verdict | seeds | full size | verdict | seeds | time |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, seeds in small.items():
         for i, claim in enumerate(joined(seeds)):
             first = f"[{seeds[0].title}]({name}/text.md)" if i == 0 else ""
-            cells = [first, claim.claim, claim.paper, claim.ours, bold(claim.verdict)]
+            cells = [first, claim.claim, claim.paper, claim.ours, bold(claim.verdict), str(claim.num_seeds)]
             if name in both:
                 large = both[name][1][i]
                 which = "" if large.claim == claim.claim else f"{large.claim.partition(':')[0]}: "
-                cells += [which + large.ours, bold(large.verdict), _time(full[name][0].seconds) if i == 0 else ""]
+                cells += [which + large.ours, bold(large.verdict), str(large.num_seeds)]
             else:
-                cells += ["not run", "", reasons.get(name, "") if i == 0 else ""]
-            lines.append(row(*cells))
+                cells += ["not run", "", ""]
+            time = _time(full[name][0].seconds) if name in both else reasons.get(name, "")
+            lines.append(row(*cells, time if i == 0 else ""))
     return lines

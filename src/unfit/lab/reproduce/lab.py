@@ -99,7 +99,7 @@ class Scale:
         if fit.method == "sgd":  # as many steps an epoch, so that an epoch is as much flow time
             epochs = min(fit.epochs, self.most_steps)
             fit = replace(fit, epochs=epochs, batch=max(1, fit.batch * n // setup.n))
-        return replace(setup, n=n, arch=arch, fit=fit)
+        return replace(setup, n=n, arch=arch, fit=fit, small=None)  # the same net, whatever figure names it
 
 
 FULL = Scale("full", {}, 10_000, 1000, 20_000, trials=100, iterations=50_000, values=12, inversions=40_000)
