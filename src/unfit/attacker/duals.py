@@ -23,6 +23,9 @@ TRUSTED = 100.0  # times as much as gates, which training may have turned: most 
 VANISHES = 0.01  # of the mean size of a column, as in peel
 AGREES = 0.8  # share of its own off neurons on which a sample's column vanishes: of 271 texts 96% have more
 ACCUSES = 0.02  # part of another's column: samples have 0.004 at most, the 14 wrong corners of 300 texts 0.2
+CREDIBLE = (
+    0.1  # share of the corners that a column may accuse: most are right; a column that is none accuses a third
+)
 MORE = 10  # neurons that are off, beyond what can vanish by chance: one does so in a hundred
 
 
@@ -30,7 +33,7 @@ MORE = 10  # neurons that are off, beyond what can vanish by chance: one does so
 class Hearing:
     """What the neurons say of k corners."""
 
-    agrees: Flags  # (k,): whether it has a column that vanishes where its neurons are off
+    agrees: Flags  # (k,): whether it has a column, dual to most others, that vanishes where its neurons are off
     accused: Flags  # (k,): whether it has a part of the column of one that agrees
 
 
@@ -44,9 +47,10 @@ def hear(neurons: Array, off: Flags, corners: Array) -> Hearing:
     free = neurons.shape[1] - len(unit)  # neurons on which a column can vanish by chance
     agrees = (share >= AGREES) & (off.sum(0) >= free / AGREES + MORE)
     parts = np.abs(unit @ columns.T)  # (k, k): of corner j in column i
-    own = np.maximum(parts.diagonal(), np.finfo(float).tiny)
-    np.fill_diagonal(parts, 0)
-    return Hearing(agrees, (parts[:, agrees] > ACCUSES * own[agrees]).any(1))
+    accuses = parts > ACCUSES * parts.diagonal()
+    np.fill_diagonal(accuses, False)
+    agrees &= accuses.sum(0) <= CREDIBLE * len(unit)
+    return Hearing(agrees, accuses[:, agrees].any(1))
 
 
 def find_column(neurons: Array, off: Flags, others: Array) -> Array:
