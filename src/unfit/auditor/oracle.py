@@ -143,12 +143,18 @@ def gradients(net: nn.Module, x: Tensor) -> Tensor:
             phi = net(inputs)
         if not phi.requires_grad:  # a model may compute without them
             return torch.zeros_like(x)
-        share = F.normalize(torch.randn(phi.shape, generator=random)).to(phi)  # ±1 of a single output
+        share = proportions(phi.shape, random).to(phi)
         gradient = torch.autograd.grad(phi, inputs, share, materialize_grads=True)[0]
         true.append(follows(net, part, share, gradient).cpu())
         found.append(gradient.cpu())
     followed = torch.cat(true)[:, None]
     return torch.cat(found) * followed * (followed.float().mean() > 1 - FALSE)
+
+
+def proportions(shape: torch.Size, random: torch.Generator) -> Tensor:
+    """Of k outputs for each sample: (n, k). They sum to zero: what is added to all logits changes no class."""
+    share = torch.randn(shape, generator=random)
+    return F.normalize(share - share.mean(1, keepdim=True) if shape[1] > 1 else share)  # ±1 of a single output
 
 
 def follows(net: nn.Module, x: Tensor, share: Tensor, gradient: Tensor) -> Tensor:
