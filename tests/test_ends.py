@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unfit import cli
+from unfit import Candidates, cli
+from unfit.attacker import shelf
 from unfit.base.errors import clean
 
 Run = Callable[..., tuple[int, str, str]]
@@ -135,6 +136,26 @@ def test_a_full_disk_ends_an_audit_in_one_line_and_keeps_it_elsewhere(
     assert {path.name for path in kept.iterdir()} >= {"audit.json", "index.html"}
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
     assert {path.name for path in tmp_path.iterdir()} == {"temp"}
+
+
+def test_a_disk_that_fills_up_during_the_attack_does_not_end_an_audit(
+    run: Run, face_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = shelf.save_candidates
+
+    def save(found: Candidates, path: Path) -> None:  # there is no room for what would only be kept
+        with full_disk(1000):
+            saved(found, path)
+
+    monkeypatch.setattr(shelf, "save_candidates", save)
+    code, _, error = run("audit", face_run, "--method", "weights", "--out", tmp_path / "audit")
+    assert (code, error) == (1, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["audit"]
+
+
+def test_an_audit_that_fails_at_once_leaves_nothing(run: Run, face_run: Path, tmp_path: Path) -> None:
+    assert run("audit", face_run, "--candidates", tmp_path / "none", "--out", tmp_path / "audit")[0] == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_audit_whose_junit_file_cannot_be_written_says_where_it_is(
