@@ -286,12 +286,13 @@ def _watched(module: nn.Module, x: Tensor, is_flat: bool) -> Run:
 class _Products(TorchFunctionMode):
     """Finds dense layers that are no `nn.Linear`: samples times a parameter, in the code of the model itself.
 
-    Or times what that code makes of a parameter first.
+    Or times what that code makes of a parameter first. Subclasses of `nn.Linear` that do so are told elsewhere.
     """
 
     def __init__(self, module: nn.Module, calls: list[Call]) -> None:
         super().__init__()
         self.calls, self.found = calls, list[tuple[int, str]]()
+        self.layers = {name for name, part in module.named_modules() if isinstance(part, nn.Linear)}
         self.made = list[Tensor]()  # kept, so that nothing else gets their place in memory
         self.owners = {
             value.untyped_storage().data_ptr(): f"{name}.{key}".lstrip(".")
@@ -311,8 +312,9 @@ class _Products(TorchFunctionMode):
         if owned and of_samples and function.__name__ in PRODUCTS:
             self.found += [(len(self.calls), name) for name in owned]
         elif owned and not of_samples and isinstance(result, Tensor) and result.ndim > 1:
-            self.owners[result.untyped_storage().data_ptr()] = owned[0]
-            self.made.append(result)
+            if owned[0].rpartition(".")[0] not in self.layers:
+                self.owners[result.untyped_storage().data_ptr()] = owned[0]
+                self.made.append(result)
         return result
 
 
