@@ -269,7 +269,7 @@ def within_p_value(features: Features, rng: np.random.Generator) -> float:
     told = high - middle > 1e-9 * np.abs(values).max(0)
     if not told.any():  # no class has samples of both sets, or all samples are equal
         return 1.0
-    return _share_above(((values - middle) / (high - middle))[:, told].max(1))
+    return _share_above(((values - middle)[:, told] / (high - middle)[told]).max(1))
 
 
 def shuffles(sign: Floats, y: Ints, rng: np.random.Generator) -> Iterator[Floats]:

@@ -307,14 +307,14 @@ class _Products(TorchFunctionMode):
         values = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
         names = [self.owners.get(value.untyped_storage().data_ptr()) for value in values if value.ndim > 1]
         owned = [name for name in names if name]
+        whose = owned[0].rpartition(".")[0] if owned else None
         of_samples = any(value.ndim == 2 and len(value) == NUM_PROBES for value in values)
         result = function(*args, **(kwargs or {}))
         if owned and of_samples and function.__name__ in PRODUCTS:
             self.found += [(len(self.calls), name) for name in owned]
-        elif owned and not of_samples and isinstance(result, Tensor) and result.ndim > 1:
-            if owned[0].rpartition(".")[0] not in self.layers:
-                self.owners[result.untyped_storage().data_ptr()] = owned[0]
-                self.made.append(result)
+        elif owned and not of_samples and whose not in self.layers and isinstance(result, Tensor):
+            self.owners[result.untyped_storage().data_ptr()] = owned[0]
+            self.made.append(result)
         return result
 
 
