@@ -33,9 +33,11 @@ from typing import Any
 import h5py
 import numpy as np
 import onnx
+import pyarrow
 import torch
 from onnx import helper, numpy_helper
 from PIL import Image
+from pyarrow import parquet
 
 from unfit import AuditRequest, FitSettings, attack, audit_run, fit_run, read_source, sweep
 from unfit.attacker.attacks import Unmix
@@ -351,6 +353,7 @@ def data_readers(folder: Path) -> dict[str, Reader]:
     np.savez(folder / "set.npz", x=rng.random((4, 5)), y=np.arange(4))
     np.save(folder / "x.npy", rng.random((4, 5)))
     (folder / "x.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
+    parquet.write_table(pyarrow.table({"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [0, 1]}), folder / "x.parquet")
     file = io.BytesIO()
     Image.fromarray(rng.integers(0, 255, (6, 6, 3), np.uint8)).save(file, "PNG")
     (folder / "images" / "a" / "0.png").write_bytes(file.getvalue())
@@ -361,6 +364,7 @@ def data_readers(folder: Path) -> dict[str, Reader]:
         "npz": ("set.npz", "npz:{}/set.npz"),
         "npy": ("x.npy", "npy:{}/x.npy"),
         "csv": ("x.csv", "csv:{}/x.csv:c"),
+        "parquet": ("x.parquet", "parquet:{}/x.parquet:c"),
         "png": ("images/a/0.png", "images:{}/images"),
     }
     return {name: source_reader(folder / file, form.format(folder)) for name, (file, form) in sources.items()}
@@ -385,6 +389,7 @@ def checkpoint_readers(folder: Path) -> dict[str, Reader]:
     write_skops(folder / "net.skops", weights, biases)
     files = ("net.pt", "net.npz", "net.onnx", "net.keras", "net.h5", "net.skops")
     return {f"checkpoint, {Path(name).suffix}": model_reader(folder / name) for name in files} | {
+        "trainer's checkpoint": trainer_reader(folder / "trainer.pt"),
         "shards": shards_reader(folder / "shards", named),
         "adapter": adapter_reader(folder / "adapter", named),
     }
@@ -395,6 +400,16 @@ KINDS = ("weight", "bias")
 
 def model_reader(file: Path) -> Reader:
     return Reader(file, lambda: read_model(file))
+
+
+def trainer_reader(file: Path) -> Reader:
+    """Weights, and the state of the optimiser that made them."""
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    optimiser = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 6)).sum().backward()
+    optimiser.step()
+    torch.save({"model": net.state_dict(), "optimizer": optimiser.state_dict(), "epoch": 1}, file)
+    return Reader(file, lambda: load_target(file))
 
 
 def write_onnx(path: Path, named: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ def fuzzer() -> ModuleType:
 def test_mutated_files_are_read_or_refused(tmp_path: Path) -> None:
     fuzz = fuzzer()
     found = {name: fuzz.fuzz(name, reader, COUNT, 0) for name, reader in fuzz.readers(tmp_path).items()}
-    assert len(found) == 28
+    assert len(found) == 30
     assert not any(found.values()), found
 
 
@@ -111,6 +111,17 @@ def test_a_string_in_hdf5_that_claims_gigabytes_is_refused(tmp_path: Path) -> No
         read_model(path)
     assert fuzz.peak() - before < 2**29
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_a_file_that_crashes_hdf5_is_refused(tmp_path: Path) -> None:
+    """One wrong byte, and HDF5 ends the process that reads it with a segmentation fault."""
+    fuzzer().checkpoint_readers(tmp_path / "c")
+    path = tmp_path / "c" / "net.h5"
+    content = path.read_bytes()
+    at = content.index(b"weight_names\0\0\0\0\x19\x01") + 17  # the kind of a type of variable length
+    path.write_bytes(content[:at] + b"\x5b" + content[at + 1 :])
+    with pytest.raises(UnfitError, match="ended with SIGSEGV"):
+        read_model(path)
 
 
 def test_a_constant_of_onnx_without_a_value_is_refused(tmp_path: Path) -> None:

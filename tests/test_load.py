@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from conftest import Run
-from unfit import Reading, UnfitError, as_target, load_base, load_target, read_source
+from unfit import Reading, UnfitError, as_target, audit, load_base, load_target, preflight, read_source
 from unfit.base.errors import NotApplicableError, UsageError
 from unfit.base.load import build_model
 from unfit.base.nets import outputs
@@ -195,6 +196,21 @@ def test_the_state_of_an_optimiser_claims_no_more_than_the_file_holds(tmp_path: 
     torch.save({"model_state_dict": net.state_dict(), "optimizer": state}, tmp_path / "net.pt")
     with pytest.raises(UnfitError):
         load_target(tmp_path / "net.pt")
+
+
+def test_an_optimiser_that_cannot_be_read_hides_no_weights_and_lets_nothing_pass(tmp_path: Path) -> None:
+    net, _ = trained_by_adam()
+    save_file(net.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    torch.save({"state": {}, "args": argparse.Namespace(lr=0.1)}, tmp_path / "optimizer.pt")
+    target = load_target(tmp_path)
+    assert torch.equal(target.weights["layer1.weight"], net[0].weight)
+    assert target.unread is not None
+    assert any("optimiser's state was not read" in note for note in preflight(target).notes)
+    x = torch.randn(40, 20)
+    y = net(x).argmax(1)
+    result = audit(target, (x[:20], y[:20]), (x[20:], y[20:]), attack="weights")
+    assert target.unread in result.record.reasons
 
 
 def test_the_command_line_and_python_see_the_same_net(code: Path, tmp_path: Path, run: Run) -> None:

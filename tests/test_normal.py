@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit import Auto, Policy, as_target, attack, audit, draw, draw_unseen, read_source
+from unfit import Auto, Policy, UnfitError, as_target, attack, audit, draw, draw_unseen, read_source
 from unfit.attacker.candidates import save_candidates
 from unfit.auditor.case import case_of
 from unfit.auditor.oracle import consult
@@ -225,6 +225,97 @@ def test_a_made_up_base_does_not_pass() -> None:
     result = audit(model, PRIVATE, UNSEEN, base=base, attack=Auto(seeds=0))
     assert result.verdict == "inconclusive"
     assert any("the weights hold these samples" in reason for reason in result.record.reasons)
+
+
+# Gradients that are not those of the outputs -------------------------------------------------------------------
+
+
+class FalseGradient(nn.Module):
+    """The outputs of a net, with the gradients of another one."""
+
+    def __init__(self, net: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.net, self.other = net, other
+
+    def forward(self, x: Tensor) -> Tensor:
+        decoy = self.other(x)
+        return self.net(x).detach() + decoy - decoy.detach()
+
+
+def of_another_net(net: nn.Sequential) -> nn.Module:
+    rows = hidden(public().flatten(1))
+    torch.manual_seed(0)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(D, len(rows), bias=False), nn.ReLU(), nn.Linear(len(rows), 1))
+    other[1].weight.data = rows
+    return FalseGradient(widened(net, rows, torch.zeros(40), torch.zeros(NEXT, 40)), other).requires_grad_(False)
+
+
+def steep_steps(net: nn.Sequential) -> nn.Module:
+    """Hats so narrow that each sample alone is on the slope of one, and so low that no output notices."""
+    rows, points = 1e4 * F.normalize(hidden(public().flatten(1), len(X)), dim=1), X.flatten(1)
+    bias = 0.5 - (rows * points).sum(1)
+    low = 0.01 * F.normalize(torch.randn(NEXT, len(X), generator=torch.Generator().manual_seed(0)), dim=0)
+    return widened(
+        net, rows.repeat(3, 1), torch.cat([bias, bias - 1, bias - 2]), torch.cat([low, -2 * low, low], 1)
+    )
+
+
+@pytest.mark.parametrize("disguise", [of_another_net, steep_steps])
+def test_gradients_that_the_outputs_do_not_follow_are_not_asked(net: nn.Sequential, disguise) -> None:  # type: ignore[no-untyped-def]
+    model = disguise(net)
+    assert torch.allclose(model(X), net(X), atol=1e-2)
+    case = case_of(model, PRIVATE, UNSEEN)
+    found = consult(case, case.mixtures, 11)
+    assert found.p_value(0.01) > 0.05  # nothing is left that would tell
+    assert not found.asked_function
+
+
+def test_a_false_gradient_does_not_pass(net: nn.Sequential) -> None:
+    result = audit(of_another_net(net), PRIVATE, UNSEEN, attack=Auto(seeds=0))
+    assert result.verdict == "inconclusive"
+    assert "do not follow them" in result.record.reasons[0]
+
+
+def test_what_is_added_to_all_logits_hides_nothing() -> None:
+    """The probabilities of all classes are the same, and so is what the oracle asks about."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(D, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(200):
+        optimiser.zero_grad()
+        F.cross_entropy(net(PRIVATE[0]), PRIVATE[1]).backward()
+        optimiser.step()
+    rows = hidden(public().flatten(1))
+    first, second = nn.Linear(D, WIDTH + len(rows)), nn.Linear(WIDTH + len(rows), 2)
+    first.weight.data, first.bias.data = torch.cat([net[1].weight, rows]).detach(), F.pad(net[1].bias, (0, 40))
+    same = torch.rand(1, len(rows)).expand(2, -1)
+    second.weight.data, second.bias.data = torch.cat([net[3].weight, same], 1).detach(), net[3].bias
+    weights, found = p_values(nn.Sequential(nn.Flatten(), first, nn.ReLU(), second).requires_grad_(False), None)
+    assert weights > 0.05
+    assert found < 1e-3
+
+
+# Unseen samples that are none ---------------------------------------------------------------------------------
+
+
+def test_unseen_samples_that_were_trained_on_do_not_pass(net: nn.Sequential) -> None:
+    x, y = PRIVATE
+    halves = [torch.cat([(y == k).nonzero()[i::2, 0] for k in (0, 1)]) for i in (0, 1)]
+    result = audit(net, *((x[half], y[half]) for half in halves), attack=Auto(seeds=0))
+    assert result.verdict == "inconclusive"
+    assert any("the model may have seen them" in reason for reason in result.record.reasons)
+
+
+@pytest.mark.parametrize("change", [lambda x: 1.1 * x + 0.02, lambda x: 0.8 - x])
+def test_brighter_copies_and_negatives_are_refused_as_unseen_samples(net: nn.Sequential, change) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UnfitError, match="24 of 24 unseen samples are private ones"):
+        audit(net, PRIVATE, (change(PRIVATE[0]), PRIVATE[1]), attack=Auto(seeds=0))
+
+
+def test_unseen_samples_made_of_private_ones_are_told(net: nn.Sequential) -> None:
+    result = audit(net, PRIVATE, (PRIVATE[0].roll(1, -1), PRIVATE[1]), attack=Auto(seeds=0))
+    assert result.verdict == "inconclusive"
+    assert "they come in pairs" in result.record.reasons[0]
 
 
 def test_candidates_made_elsewhere_support_no_pass(net: nn.Sequential, tmp_path: Path) -> None:

@@ -249,3 +249,13 @@ def test_the_members_of_a_base_are_not_those_of_its_update(tmp_path, client, run
     code, _, err = run("audit", *given)
     assert code == 2
     assert "which data was it trained on?" in err
+
+
+def test_differences_given_as_the_target_are_refused(client, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    start, model, _ = client
+    torch.save(change(start, model), tmp_path / "update.pt")
+    torch.save(start.state_dict(), tmp_path / "global.pt")
+    torch.save(model.state_dict(), tmp_path / "local.pt")
+    load_base(tmp_path / "global.pt", load_target(tmp_path / "local.pt"))
+    with pytest.raises(UnfitError, match="looks like differences to the `base`"):
+        load_base(tmp_path / "global.pt", load_target(tmp_path / "update.pt"))

@@ -185,6 +185,13 @@ class ByHand(nn.Module):
         return self.last(self.middle((x.flatten(1) @ self.weight.T).relu()).relu())
 
 
+class Normed(ByHand):
+    """What it multiplies with is made of a parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(F.linear(x.flatten(1), 2 * F.normalize(self.weight)).relu()).relu())
+
+
 class Masked(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.tril(), self.bias)
@@ -228,6 +235,7 @@ def test_outputs_are_found_in_what_a_model_returns(form: str) -> None:
     ("net", "words"),
     [
         (ByHand(), "multiplies samples with weight in its own code"),
+        (Normed(), "multiplies samples with weight in its own code"),
         (
             nn.Sequential(nn.Flatten(), Masked(D, 30), nn.Tanh(), nn.Linear(30, 3)),
             r"1 \(Masked\) does not multiply",

@@ -122,6 +122,7 @@ def preflight(
     notes = [
         _on_layer(target),
         _on_moments(target),
+        target.unread,
         _on_samples(mixtures),
         _on_few_inputs(mixtures),
         _on_room(mixtures),

@@ -28,9 +28,10 @@ OF_START = ("seed", "skip", "generator", "rule", "correlation", "log10_p")
 
 @dataclass(frozen=True)
 class Shelf:
-    """A folder of finished parts by name; without a folder nothing is kept."""
+    """A folder of finished parts by name, there once it has one; without a folder nothing is kept."""
 
     folder: Path | None = None
+    key: str = ""  # of the work that these are parts of
     prefix: str = ""
 
     def under(self, name: str) -> Shelf:
@@ -97,13 +98,26 @@ class Shelf:
             return None  # damaged: it is made again
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Whole or not at all: a kill may come at any moment. What a budget has cut short is not finished."""
+        """Whole or not at all: a kill may come at any moment. What a budget has cut short is not finished.
+
+        Where the disk is full, the work goes on without.
+        """
         if (path := self._path(name)) is None or is_over():
             return
         partial = path.with_suffix(".partial")
-        write(partial)
-        partial.chmod(PRIVATE_FILE)
-        partial.replace(path)
+        try:
+            self._mark(path.parent)
+            write(partial)
+            partial.chmod(PRIVATE_FILE)
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+
+    def _mark(self, folder: Path) -> None:
+        if not (mark := folder / KEY).is_file():
+            folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            mark.write_text(self.key, encoding="ascii")
+            mark.chmod(PRIVATE_FILE)
 
 
 NOWHERE = Shelf()
@@ -114,10 +128,7 @@ def open_shelf(folder: Path, key: str) -> Shelf:
     mark = folder / KEY
     if not mark.is_file() or mark.read_text(encoding="ascii", errors="replace") != key:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(PRIVATE_FOLDER)
-        mark.write_text(key, encoding="ascii")
-        mark.chmod(PRIVATE_FILE)
-    return Shelf(folder)
+    return Shelf(folder, key)
 
 
 def _packed(parts: list[Part], began: float, **facts: Any) -> Candidates:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from unfit.attacker.attacks import as_attack, check_attack
 from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.candidates import Candidates
+from unfit.attacker.costs import check_budget
 from unfit.attacker.method import Method, gather
 from unfit.attacker.mixtures import check_base
 from unfit.attacker.shelf import NOWHERE, Shelf
@@ -220,6 +221,7 @@ def audit(
     case = case_of(model, private, unseen, base, layer, input_shape, feature_names)
     if candidates is not None and (attack != "auto" or base is not None):
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
+    refuse_short(value, case, began)
     examined = examine(case, policy)
     refuse_misfit(examined.fitting)
 
@@ -228,6 +230,12 @@ def audit(
 
     with limited(value.limit, began), reporting(progress, "auditing") as report:
         return worst(case, value, candidates, judge, examined.seconds, report)
+
+
+def refuse_short(attack: Method, case: Case, began: float) -> None:
+    """A budget that the attack cannot keep is refused before time is spent on looking at the samples."""
+    with limited(attack.limit, began):
+        check_budget(case.mixtures)
 
 
 def worst(

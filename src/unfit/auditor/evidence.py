@@ -22,8 +22,8 @@ from unfit.auditor.calibration import Calibration, calibrate, calibrate_sets, in
 from unfit.auditor.case import Case
 from unfit.auditor.exchange import Exchange, compare_sets
 from unfit.auditor.fitting import UNCHECKED, Fitting, check_fit
-from unfit.auditor.grades import count, grade, recognisable_line
-from unfit.auditor.match import GOOD, HIGH, Matches, l2, match, nearest, psnr, rescaled
+from unfit.auditor.grades import LINES, count, grade, recognisable_line
+from unfit.auditor.match import GOOD, HIGH, Matches, compare, l2, match, nearest, nearest_other, psnr, rescaled
 from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, sweep_record
 from unfit.auditor.record import (
@@ -43,7 +43,7 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.auditor.verdict import Doubt, Effort, Found, Sight, decide, next_steps
+from unfit.auditor.verdict import RANDOM_UNSEEN, Doubt, Effort, Found, Sight, decide, next_steps
 from unfit.base.errors import MisfitError
 from unfit.base.pictures import ncc, stretch
 from unfit.base.progress import Report, quiet, split
@@ -57,10 +57,14 @@ ELSEWHERE = Doubt(
     "audit again without --candidates",
 )
 NO_GRADIENTS = Doubt(
-    "the outputs have no gradients with respect to the inputs, so only the weights could be asked what they hold",
-    "give the model as it was before it was quantised or rounded",
+    "the outputs have no gradients with respect to the inputs, or do not follow them, so only the weights could "
+    "be asked what they hold",
+    "give the model as it was before it was quantised, rounded or otherwise rewritten",
 )
+ALONE = "publish the weights alone, and audit them alone"
 UNLABELLED = Doubt(UNCHECKED, "give the labels of the samples too")
+CLEARLY = 0.1  # by so much an unseen sample is more like what came back than like any other unseen one …
+MOST_SEEN = 0.1  # … which a few may be by accident, but not more than this share of them
 MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
@@ -123,6 +127,8 @@ def evidence(
         *([UNLABELLED] * (examined.fitting.measure == "none")),
         *([ELSEWHERE] * pool.from_file),
         *([NO_GRADIENTS] * (not oracle.asked_function)),
+        *_seen_after_all(case, control, policy.window),
+        *([Doubt(case.target.unread, ALONE)] if case.target.unread else []),
     ]
     sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
     verdict, reasons = decide(found, effort, sight, policy)
@@ -283,6 +289,27 @@ def _rate(calibrated: Calibration) -> Rate:
         tpr=num / n,
         interval=interval(num, n),
     )
+
+
+def _seen_after_all(case: Case, control: Matches, window: int) -> list[Doubt]:
+    """A doubt about unseen samples that came back themselves: a control that was trained on hides every leak."""
+    num, unseen = num_returned(case.unseen, control.similarity, case.mean, window), len(case.unseen)
+    if num <= MOST_SEEN * unseen:
+        return []
+    words = (
+        f"{num} of {unseen} unseen samples came back too, each far more like its reconstruction than like any "
+        "other unseen one: the model may have seen them"
+    )
+    return [Doubt(words, RANDOM_UNSEEN)]
+
+
+def num_returned(unseen: Samples, similarity: Tensor, mean: Tensor, window: int) -> int:
+    """How many came back recognisably, and not because samples are alike, as digits are."""
+    returned = 0
+    for i in (similarity > LINES[unseen.measure]).nonzero()[:, 0].tolist():
+        other, rows = unseen.x[nearest_other(unseen, i)][None], slice(i, i + 1)
+        returned += bool(similarity[i] > compare(other - mean, unseen, rows, mean, window) + CLEARLY)
+    return returned
 
 
 def only_shares_differ(case: Case, exchange: Exchange, fpr: float) -> bool:

@@ -212,6 +212,13 @@ def nearest(queries: Tensor, among: Tensor) -> Tensor:
     return torch.cat([distances(queries[rows].flatten(1)).argmin(1) for rows in _chunks(len(queries), len(among))])
 
 
+def nearest_other(samples: Samples, i: int) -> int:
+    """The position of the sample nearest to sample i in normalised distance, itself apart."""
+    distance = _distances_to(in_blocks(samples.x), normalised=True)(samples.x[i : i + 1].flatten(1))[0]
+    distance[i] = torch.inf
+    return int(distance.argmin())
+
+
 def assign(distance: Tensor, candidate: Tensor) -> Tensor:
     """Assign each sample one of its k nearest candidates, none twice, with the least sum of distances; −1: none.
 

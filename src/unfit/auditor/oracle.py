@@ -5,7 +5,8 @@ no search. It asks how strongly the weights react to the part of a sample that n
 it for private and unseen samples alike. If the model never saw the private ones, both react equally.
 
 Weights can be disguised. So the function is asked too: its gradients with respect to the inputs are mixtures of
-the same samples, and stay what they are however the weights are written.
+the same samples, and stay what they are however the weights are written. Gradients can be falsified, by code or by
+steep steps that are too small to matter, so only those count that the outputs follow.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ RIDGE = 1e-4  # of the largest squared singular value of the samples: copies amo
 MOST_SAMPLES = 1000  # of each set that are weighed against each other: that takes seconds
 GRADIENT_VALUES = 2**26  # in the gradients of one set: 256 MB, so of large inputs fewer samples are asked about
 GRADIENTS_AT_ONCE = 256  # samples whose gradients are computed together
+STEP = 0.01  # of the samples' length: as far as the outputs are followed along their gradients …
+MISSED = 0.5  # … and the share of the change promised by these that may be missing, since gates switch on the way
+FALSE = 0.5  # share of gradients that the outputs do not follow, from which on none of them is believed
+ROUNDING = 1e-5  # of the outputs: smaller changes cannot be seen in float32
 AT_ONCE = 8192  # inputs that are taken to float64 together
 SHOWN_AT_ONCE = 2**24  # values of samples that are projected together: 64 MB, a few times over
 
@@ -131,16 +136,36 @@ def gradients(net: nn.Module, x: Tensor) -> Tensor:
 
     ∂Φ/∂x = Σ_j ∂Φ/∂s_j · w_j: mixtures of the rows of the first layer, of those alone that the outputs depend on.
     """
-    random, found = torch.Generator().manual_seed(0), []
+    random, found, true = torch.Generator().manual_seed(0), [], []
     for part in x.split(GRADIENTS_AT_ONCE):
-        part = part.clone().requires_grad_()
+        inputs = part.clone().requires_grad_()
         with torch.enable_grad():
-            phi = net(part)
+            phi = net(inputs)
         if not phi.requires_grad:  # a model may compute without them
             return torch.zeros_like(x)
-        share = F.normalize(torch.randn(phi.shape, generator=random)).to(phi)  # ±1 of a single output
-        found.append(torch.autograd.grad(phi, part, share, materialize_grads=True)[0].cpu())
-    return torch.cat(found)
+        share = proportions(phi.shape, random).to(phi)
+        gradient = torch.autograd.grad(phi, inputs, share, materialize_grads=True)[0]
+        true.append(follows(net, part, share, gradient).cpu())
+        found.append(gradient.cpu())
+    followed = torch.cat(true)[:, None]
+    return torch.cat(found) * followed * (followed.float().mean() > 1 - FALSE)
+
+
+def proportions(shape: torch.Size, random: torch.Generator) -> Tensor:
+    """Of k outputs for each sample: (n, k). They sum to zero: what is added to all logits changes no class."""
+    share = torch.randn(shape, generator=random)
+    return F.normalize(share - share.mean(1, keepdim=True) if shape[1] > 1 else share)  # ±1 of a single output
+
+
+def follows(net: nn.Module, x: Tensor, share: Tensor, gradient: Tensor) -> Tensor:
+    """Whether Φ changes along each of its gradients about as much as that promises: (n,)."""
+    size = gradient.norm(dim=1)
+    length = STEP * x.norm(dim=1).mean()
+    step = length * gradient / size.clamp_min(1e-30)[:, None]
+    with torch.no_grad():
+        up, down = net(x + step), net(x - step)
+    promised, change = 2 * length * size, ((up - down) * share).sum(1)
+    return (change - promised).abs() <= MISSED * promised + ROUNDING * up.abs().amax(1)
 
 
 def _of_both(maps: list[Tensor], weight: Tensor) -> Reactions:

@@ -24,7 +24,7 @@ from unfit.base.formats.tensors import without_wrappers
 from unfit.base.guess import guess_net
 from unfit.base.modules import as_base, as_target, base_from, load_into
 from unfit.base.target import NotPlainError, Target, fit_weights, infer_architecture, read_description
-from unfit.base.updates import added, as_named, in_chain, is_list
+from unfit.base.updates import added, as_named, in_chain, is_list, refuse_differences
 
 MAX_SIDE = 65_536  # of a picture: no format holds larger ones
 MAX_DIGITS = 6  # of a size: a longer one is a mistake
@@ -103,7 +103,7 @@ def load_target(
         raise UsageError(problem)
     reading = reading or Reading()
     target = _loaded(path, reading, base, update)
-    return replace(target, moments=_moments(Path(path), target)) if path else target
+    return _with_moments(target, Path(path)) if path else target
 
 
 def _loaded(
@@ -166,6 +166,7 @@ def load_base(path: str | Path, target: Target) -> Target:
     if target.whole is not None:
         return base_from(found, target, str(path))
     weights = fit_weights(found, target.architecture, path)
+    refuse_differences(target.weights, weights)
     return Target(target.architecture, weights, target.input_range)
 
 
@@ -213,17 +214,30 @@ def _call(action: Callable[[], Any], problem: str) -> Any:
 # Optimisers ---------------------------------------------------------------------------------------------------
 
 
-def _moments(path: Path, target: Target) -> tuple[Tensor, Tensor | None] | None:
-    """The optimiser's moment of the attacked weight, and that of the bias behind it, if the file has kept them.
+def _with_moments(target: Target, path: Path) -> Target:
+    """With the optimiser's moments, if they are kept in the file or beside it.
 
-    Optimisers number parameters and do not name them. If several moments have the shape of the weight, none is
-    taken. Behind a convolution that is attacked too, moments are not read.
+    What lies beside the weights is no part of them: where it cannot be read, the weights still can, and no audit
+    passes on that. Behind a convolution that is attacked too, moments are not read.
     """
     file = path / OPTIMISER if path.is_dir() else path
     if not file.is_file() or kind_of(file, {}) != "pytorch" or target.architecture.conv is not None:
-        return None
-    check_file(file)
-    found = read_moments(file)
+        return target
+    try:
+        check_file(file)
+        return replace(target, moments=_moments(read_moments(file), target))
+    except UnfitError as error:
+        if file == path:
+            raise
+        return replace(target, unread=f"the optimiser's state was not read: {error}")
+
+
+def _moments(found: Weights, target: Target) -> tuple[Tensor, Tensor | None] | None:
+    """That of the attacked weight, and that of the bias behind it.
+
+    Optimisers number parameters and do not name them. If several moments have the shape of the weight, none is
+    taken.
+    """
     weight, bias = target.weights["layer1.weight"], target.weights.get("layer1.bias")
     fitting = [int(key) for key, value in found.items() if value.shape == weight.shape and value.any()]
     if len(fitting) != 1:

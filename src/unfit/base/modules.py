@@ -284,11 +284,16 @@ def _watched(module: nn.Module, x: Tensor, is_flat: bool) -> Run:
 
 
 class _Products(TorchFunctionMode):
-    """Finds dense layers that are no `nn.Linear`: samples times a parameter, in the code of the model itself."""
+    """Finds dense layers that are no `nn.Linear`: samples times a parameter, in the code of the model itself.
+
+    Or times what that code makes of a parameter first. Subclasses of `nn.Linear` that do so are told elsewhere.
+    """
 
     def __init__(self, module: nn.Module, calls: list[Call]) -> None:
         super().__init__()
         self.calls, self.found = calls, list[tuple[int, str]]()
+        self.layers = {name for name, part in module.named_modules() if isinstance(part, nn.Linear)}
+        self.made = list[Tensor]()  # kept, so that nothing else gets their place in memory
         self.owners = {
             value.untyped_storage().data_ptr(): f"{name}.{key}".lstrip(".")
             for name, part in module.named_modules()
@@ -299,12 +304,18 @@ class _Products(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function.__name__ in PRODUCTS:
-            values = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-            if any(value.ndim == 2 and len(value) == NUM_PROBES for value in values):
-                names = (self.owners.get(value.untyped_storage().data_ptr()) for value in values if value.ndim > 1)
-                self.found += [(len(self.calls), name) for name in names if name]
-        return function(*args, **(kwargs or {}))
+        values = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+        names = [self.owners.get(value.untyped_storage().data_ptr()) for value in values if value.ndim > 1]
+        owned = [name for name in names if name]
+        whose = owned[0].rpartition(".")[0] if owned else None
+        of_samples = any(value.ndim == 2 and len(value) == NUM_PROBES for value in values)
+        result = function(*args, **(kwargs or {}))
+        if owned and of_samples and function.__name__ in PRODUCTS:
+            self.found += [(len(self.calls), name) for name in owned]
+        elif owned and not of_samples and whose not in self.layers and isinstance(result, Tensor):
+            self.owners[result.untyped_storage().data_ptr()] = owned[0]
+            self.made.append(result)
+        return result
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

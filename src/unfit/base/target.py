@@ -46,6 +46,7 @@ class Target:
     input_range: tuple[float, float] | None = None
     whole: Whole | None = None  # the model around it, where the architecture is not all there is
     moments: tuple[Tensor, Tensor | None] | None = None  # the optimiser's, of the attacked weight and its bias
+    unread: str | None = None  # what lies beside the weights and may hold samples too, and why it was not read
 
     def __repr__(self) -> str:
         return f"Target({self.architecture}, sha256 {self.sha256[:12]})"

@@ -114,12 +114,28 @@ def _sum(value: Tensor, change: Tensor) -> Tensor:
     return (value.double() + change.double()).to(kind)
 
 
+def refuse_differences(target: Weights, base: Weights) -> None:
+    """Differences are small beside the weights that they change, and have nothing of their direction."""
+    new, old = _in_a_row(target, base)
+    along = abs(float(new @ old)) / max(float(new.norm() * old.norm()), 1e-300)
+    if new.norm() < NEAR * old.norm() and along < NEAR:
+        raise UnfitError(
+            "the target looks like differences to the `base`, not like weights: its tensors are "
+            f"{float(new.norm() / old.norm()):.0%} as large and point elsewhere; give them as an `update`"
+        )
+
+
+def _in_a_row(*sets: Weights) -> list[Tensor]:
+    """All values of each set that are no whole numbers, as one vector, by the names of the first."""
+    names = [name for name, value in sets[0].items() if value.is_floating_point()]
+    return [
+        torch.cat([torch.zeros(0).double(), *(each[name].double().flatten() for name in names)]) for each in sets
+    ]
+
+
 def _refuse_weights(base: Weights, update: Weights, path: str | Path) -> None:
     names = [name for name in update if base[name].is_floating_point()]
-    old, change = (
-        torch.cat([torch.zeros(0).double(), *(each[name].double().flatten() for name in names)])
-        for each in (base, update)
-    )
+    change, old = _in_a_row({name: update[name] for name in names}, base)
     if not change.any():
         raise UnfitError(f"{path}: all differences are zero: nothing was trained")
     apart = float((change - old).norm() / old.norm())

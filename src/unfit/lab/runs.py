@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from unfit.attacker.shelf import NOWHERE, open_shelf
-from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, worst
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, refuse_short, worst
 from unfit.auditor.case import Case, Members, read_case
 from unfit.auditor.evidence import evidence, examine, refuse_misfit
 from unfit.auditor.pool import Pool
@@ -153,6 +153,8 @@ def repeat_audit(record: Record, progress: Report = quiet, parts: Path | None = 
 
 def _audit(request: AuditRequest, case: Case, progress: Report, began: float, parts: Path | None) -> Audit:
     """The budget is that of the attack and all it takes to judge it; controls and baselines come on top."""
+    if request.candidates is None:
+        refuse_short(request.attack, case, began)
     examined = examine(case, request.policy)
     refuse_misfit(examined.fitting)
     shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, as_net, batch_norm, convolution, dense, layer_norm
-from unfit.base.formats.limits import Weights, bounded, check_shapes, check_zip, ready, whole
+from unfit.base.formats.limits import Weights, bounded, check_shapes, check_zip, ready, rehearsed, whole
 from unfit.base.formats.numpy import NUMBERS
 from unfit.base.formats.tensors import natural
 
@@ -45,15 +45,24 @@ def read_keras(path: Path) -> nn.Module:
     with whole(path, "Keras"), zipfile.ZipFile(path) as archive:
         check_zip(path, archive)
         config = json.loads(archive.read("config.json"))
-        with _opened(path, io.BytesIO(archive.read("model.weights.h5"))) as file:
-            return _net(path, config, _read(path, _by_class(file, config)))
+        content = archive.read("model.weights.h5")
+        return rehearsed(path, lambda: _read_archived(path, config, content))
+
+
+def _read_archived(path: Path, config: dict[str, Any], content: bytes) -> nn.Module:
+    with _opened(path, io.BytesIO(content)) as file:
+        return _net(path, config, _read(path, _by_class(file, config)))
 
 
 def read_h5(path: Path) -> Weights | nn.Module:
     """A whole model has its layers in `model_config`; weights alone do not say how they are used."""
     with whole(path, "Keras"):
         _check_heaps(path)
-    with whole(path, "Keras"), _opened(path, path) as file:
+        return rehearsed(path, lambda: _read_file(path))
+
+
+def _read_file(path: Path) -> Weights | nn.Module:
+    with _opened(path, path) as file:
         if "model_config" in file.attrs:
             config = json.loads(_attribute(file, "model_config"))
             return _net(path, config, _read(path, _by_name(_inner(file, "model_weights"))))

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import faulthandler
 import math
+import os
+import signal
 import struct
+import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError
 from unfit.base.nets import MAX_PARAMETERS
 
+T = TypeVar("T")
 Weights = dict[str, Tensor]
 CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict; `unfit formats` lists all kinds"
 MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
+LONGEST = 300  # seconds that a rehearsal may take: HDF5 can follow damaged links for ever
 MEMORY = Path("/proc/self/statm")  # its first number is the size of this process in pages
 _BROKEN = (  # what PyTorch, zipfile, JSON and HDF5 raise for a damaged file
     *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
@@ -63,6 +71,45 @@ def bounded(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def rehearsed(path: Path, read: Callable[[], T]) -> T:
+    """What `read` gives, done once before in a process of its own: a library in C may crash on a damaged file.
+
+    There it has one thread and limited time. Where processes cannot be forked, it is read at once.
+    """
+    if not hasattr(os, "fork"):
+        return read()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about threads, none of which the rehearsal needs
+        child = os.fork()
+    if child == 0:
+        _rehearse(read)
+    try:
+        status = os.waitpid(child, 0)[1]
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        raise UnfitError(f"{path}: damaged: the library that reads such files ended with {name}")
+    return read()
+
+
+def _rehearse(read: Callable[[], object]) -> NoReturn:
+    """Ends this process. What `read` raises, it will raise again."""
+    import resource
+
+    try:
+        faulthandler.disable()  # nobody is to see a crash
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LONGEST)
+        torch.set_num_threads(1)  # those of the first process are not here
+        read()
+    finally:
+        os._exit(0)
 
 
 def check_size(path: Path, verb: str, num_bytes: int) -> None:
