@@ -18,10 +18,9 @@ from pydantic import PositiveFloat, PositiveInt
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.costs import OVERHEAD, operations_per_second
-from unfit.attacker.features import refine
 from unfit.attacker.ica import Contrast, edge_density, edge_groups, separate, tellable
 from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
-from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
+from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
 from unfit.base.budget import is_over
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
@@ -72,10 +71,6 @@ class Unmix(Method):
             maps = mixing @ span.right[:rank]
             x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
             yield Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
-            if mixtures.features is not None:
-                both = rescale(torch.cat([maps, -maps]), TYPICAL_STD)
-                better = refine(mixtures.features, both, span.right[: span.rank])
-                yield Part(f"refined: {name}", rescale(mixtures.inputs(better), CANDIDATE_STD).cpu())
 
     def chosen_ranks(self, mixtures: Mixtures) -> list[int]:
         """How many directions are unmixed, in one run after the other."""
