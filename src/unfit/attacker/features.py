@@ -82,9 +82,10 @@ def _descend(features: Features, u: Tensor, size: Tensor) -> Tensor:
 def _curvature(metric: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Wᵀ D (M + damping) D W / hᵀh with the gates D held, averaged over some pictures: (r, r)."""
     total = torch.zeros(u.shape[1], u.shape[1]).to(u)
-    for point in u[:: -(-len(u) // AVERAGED)]:
+    points = u[:: -(-len(u) // AVERAGED)]
+    for point in points:
         h = (weight @ point + bias).clamp_min(0)
         on = h > 0
         damped = metric[on][:, on] + DAMPING * torch.eye(int(on.sum())).to(u)
-        total += weight[on].T @ damped @ weight[on] / h.square().sum() / AVERAGED
+        total += weight[on].T @ damped @ weight[on] / h.square().sum() / len(points)
     return total
