@@ -68,7 +68,7 @@ def proven_columns(change: Change, rounds: int, bar: float | None = None) -> Ten
     bar = proof_bar(change, settings) if bar is None else bar
     for turn in range(rounds):
         x = loose_components(change, known, turn, settings)
-        found = find_columns(change, torch.cat([x, -x]), settings.column_iterations)
+        found = find_columns(change, x, settings.column_iterations)
         known = drop_mixtures(add_proven(change, known, found, bar))
     return known
 
@@ -460,7 +460,7 @@ def test_nothing_is_dropped_while_many_are_missing():
 def test_one_sample_alone_is_the_only_component():
     change, columns, samples = planted_change(n=1, w=100)
     found = loose_components(change, columns[:0], 0, Peel())
-    assert F.cosine_similarity(found, samples).abs() > 0.9999
+    assert (F.cosine_similarity(found, samples).abs() > 0.9999).all()
 
 
 # What makes a picture exact --------------------------------------------------------------------------------

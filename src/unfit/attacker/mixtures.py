@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.decay import read_decay
+from unfit.attacker.features import Features, read_features
 from unfit.attacker.span import Span, live, read_span, visible_num_samples, visible_rank
 from unfit.attacker.stationarity import Layers, Opaque, Stack
 from unfit.base.errors import UnfitError
@@ -73,6 +74,14 @@ class Mixtures:
         if num is not None and self.conv is not None and self.bias is None:
             return self.span.rank  # maps of a convolution are not centred: no direction is lost
         return num
+
+    @cached_property
+    def features(self) -> Features | None:
+        """What the second layer says about pictures; None without a start, or where it says too little."""
+        start, n = self.start_stack, self.num_samples
+        if start is None or n is None or self.conv is not None or self.is_moment or not self.relu:
+            return None
+        return read_features(start, self.stack, self.decay, n)
 
     def is_adapter(self, num: int) -> bool:
         """Whether a later layer's change is of a rank below the number of samples: a merged update of low rank.

@@ -23,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.candidates import Part
 from unfit.attacker.edges import Layout, edge_groups, find_layout
+from unfit.attacker.features import Features, refine
 from unfit.attacker.ica import Contrast, separate
 from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import TYPICAL_STD, Mixtures, rescale
@@ -158,6 +159,7 @@ class Change:
     layout: Layout  # which inputs are neighbours
     start: Stack
     end: Stack
+    features: Features | None = None  # what the second layer says about pictures, where it says enough
 
     @property
     def n(self) -> int:
@@ -192,7 +194,7 @@ def read_change(mixtures: Mixtures) -> Change | None:
     rows = torch.cat([mixtures.weight, mixtures.bias[:, None]], 1).double()
     space = torch.linalg.eigh(rows @ rows.T)[1][:, -n:]
     layout = find_layout(mixtures.span, mixtures.shape)
-    return Change(rows, space, mixtures.shape, layout, start, mixtures.stack)
+    return Change(rows, space, mixtures.shape, layout, start, mixtures.stack, mixtures.features)
 
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
@@ -204,7 +206,7 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
         x = loose_components(change, known, turn, settings)
         if not turn and bar > float((change.sums(x) < 0).sum(1).float().quantile(HOPEFUL)):
             return []  # too many samples for this width: not even a right column could vanish so often
-        before, x = len(known), torch.cat([x, -x])
+        before = len(known)
         found = find_columns(change, x, steps)
         if left is not None:
             guess = find_columns(change, x, steps, left)
@@ -400,14 +402,26 @@ def is_mixture(column: Tensor, others: Tensor) -> bool:
 
 
 def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -> Tensor:
-    """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (r, d)"""
+    """Unmix what the known columns do not explain: only samples not yet known are left in its rows. (m, d)
+
+    The second layer cleans the components, where it says enough. Then the sign that is moved less is the right one
+    more often than not, and the other is left out; else each comes with both.
+    """
     left = change.n - len(known)
     share = 1.0 if left <= EASY else SHARES[turn % len(SHARES)]
     rank = max(1, min(int(share * left), change.n - 1))  # all together, centred samples span one direction less
-    right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2][:rank].float()
+    right = torch.linalg.svd(remainder(change, known)[:, :-1], full_matrices=False)[2].float()
+    whole, right = right[: min(left, change.n - 1)], right[:rank]
     contrast, seed = CONTRASTS[turn % len(CONTRASTS)], settings.seed + turn
     mixing = separate(edge_groups(right, change.layout), *contrast, settings.unmix_iterations, seed)
-    return rescale(mixing @ right, TYPICAL_STD)
+    x = rescale(mixing @ right, TYPICAL_STD)
+    both = torch.cat([x, -x])
+    if change.features is None or turn % 2:  # with few neurons in the second layer, plain ones may be better
+        return both
+    moved = refine(change.features, both, whole)
+    plus, minus = F.cosine_similarity(moved, both).chunk(2)
+    one, other = moved.chunk(2)
+    return torch.where((plus >= minus)[:, None], one, other)
 
 
 def remainder(change: Change, known: Tensor) -> Tensor:
