@@ -4,11 +4,12 @@ Training adds [ΔW1 | Δb1] = Σ_i α_i [x_i; 1]ᵀ to the first layer, exactly.
 samples, and the vectors of the span without a negative value form a cone. A sample with more zeros than there are
 samples is a corner of it: a linear program that prefers few and small values runs into one. Known samples are cut
 off, so that each program finds another. A wrong corner of an n-dimensional span vanishes where n − 1 equations
-make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others: a
-proof that needs neither data nor gates. The bias column is 1 for every sample, which gives its scale. Real columns
-beside such ones take no part in this: the zeros of the others say how a sample is mixed, and its values in all
-columns follow. Where the model normalises its inputs itself, that is undone first. One-hot records are listed, all
-that the span holds (`attacker/codes.py`). The numbered steps are those of docs/method.md.
+make it vanish, and each of those is needed. A sample's zeros are many more, and each follows from the others; the
+neurons must bear it out, too (`attacker/duals.py`). That is a proof which needs no data. The bias column is 1 for
+every sample, which gives its scale. Real columns beside such ones take no part in this: the zeros of the others
+say how a sample is mixed, and its values in all columns follow. Where the model normalises its inputs itself,
+that is undone first. One-hot records are listed, all that the span holds (`attacker/codes.py`). The numbered
+steps are those of docs/method.md.
 """
 
 from __future__ import annotations
