@@ -120,7 +120,7 @@ def test_the_page_does_what_it_says(outcome: Outcome) -> None:
     assert share[0] == share[1]
     readme = (outcome.folder / "README.md").read_text()
     assert readme == (outcome.folder / "card.md").read_text()
-    assert "| exactly, with a proof | 14 of 20 | |" in readme
+    assert "| exactly, with a proof | 20 of 20 | |" in readme
     for name in ("card.md", "unfit.sarif", "unfit.xml", ".eval_results/unfit.yaml"):
         assert stat.S_IMODE((outcome.folder / name).stat().st_mode) == 0o600
 
@@ -161,7 +161,7 @@ def test_sarif_is_valid_and_silent(record: Record, sarif_schema: Any, verdict: s
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["unfit/leak", "unfit/inconclusive"]
     for result in run["results"]:
         assert result["ruleId"] == f"unfit/{verdict}" == run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"]
-        assert "14 of 20 training samples come back exactly" in result["message"]["text"]
+        assert "20 of 20 training samples come back exactly" in result["message"]["text"]
         assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "net%201.pt"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft7Validator(sarif_schema).validate(log | {"runs": [{}]})

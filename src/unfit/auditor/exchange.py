@@ -394,12 +394,11 @@ def near_copies(private: Samples, unseen: Samples) -> list[tuple[int, int]]:
 
 def _comparable(x: Tensor, private: Samples) -> tuple[Tensor, Tensor]:
     """The samples as (n, d), and how large each is: 1 for pictures, or the distance of a vector from the mean."""
-    x = x.flatten(1)
-    if private.is_image:
-        centred = x - x.mean(1, keepdim=True)
+    if private.is_image:  # less the mean of each channel: surfaces of one colour are no copies of each other
+        centred, x = (x - x.mean((2, 3), keepdim=True)).flatten(1), x.flatten(1)
         contrast = centred.norm(dim=1, keepdim=True)
         flat = contrast <= ROUNDING * x.norm(dim=1, keepdim=True)  # of one grey, which only the same grey copies
         return torch.where(flat, x, centred / contrast.clamp_min(1e-30)), (~flat[:, 0]).float()
     spread = private.x.std(0)
-    x = (x - private.x.mean(0)) / torch.where(spread > 0, spread, 1)
+    x = ((x - private.x.mean(0)) / torch.where(spread > 0, spread, 1)).flatten(1)
     return x, x.norm(dim=1)

@@ -63,6 +63,7 @@ MADE_UP = 0.02  # relative distance from a mixture of two others, below which a 
 # Step 4: peel. Ranks and contrasts change from round to round, because each finds other samples.
 SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the samples still mixed
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
+MANY = 150  # samples from which on the second layer cleans components, in every other round
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 
 # Step 5: pictures
@@ -194,7 +195,8 @@ def read_change(mixtures: Mixtures) -> Change | None:
     rows = torch.cat([mixtures.weight, mixtures.bias[:, None]], 1).double()
     space = torch.linalg.eigh(rows @ rows.T)[1][:, -n:]
     layout = find_layout(mixtures.span, mixtures.shape)
-    return Change(rows, space, mixtures.shape, layout, start, mixtures.stack, mixtures.features)
+    features = mixtures.features if n >= MANY else None
+    return Change(rows, space, mixtures.shape, layout, start, mixtures.stack, features)
 
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
@@ -416,7 +418,7 @@ def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -
     mixing = separate(edge_groups(right, change.layout), *contrast, settings.unmix_iterations, seed)
     x = rescale(mixing @ right, TYPICAL_STD)
     both = torch.cat([x, -x])
-    if change.features is None or turn % 2:  # with few neurons in the second layer, plain ones may be better
+    if change.features is None or turn % 2:
         return both
     moved = refine(change.features, both, whole)
     plus, minus = F.cosine_similarity(moved, both).chunk(2)

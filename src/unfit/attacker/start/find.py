@@ -69,7 +69,7 @@ FAMOUS = (
     123456,
     1234567,
 )
-USUAL = (0, 1, 2, 7, 10, 42, 100, 123, 1234, 1337, 2024, 2025, 2026, 12345)  # tried by all values of all layers
+USUAL = (0, 1, 2, 7, 10, 42, 100, 123, 1234, 1337, 2024, 2025, 2026, 12345)  # tried by all that they draw
 SAFE = 4.5  # times what training added, on average, a weight must be for its sign to be that of its start
 SOLVING = 90.0  # seconds that should be left for it
 AT_ONCE = 1 << 20  # numbers of a stream that are looked through at once
@@ -380,8 +380,11 @@ class _Hunt:
             self.complete = False
 
     def _usual(self) -> Iterator[Start]:
-        """The most usual seeds, by all that they draw: what clues look at may be just what training moved."""
-        for recipe in self.known:
+        """The most usual seeds, by all that they draw, where the weights of an input are drawn together.
+
+        Clues look at what is drawn first. If most samples use the first inputs, that is just what training moved.
+        """
+        for recipe in (recipe for recipe in self.known if recipe.transposed):
             for seed in USUAL:
                 if seed in self.seeds and time.perf_counter() < self.deadline:
                     yield from self._proven(recipe, recipe.sites[0].tensor, seed, 0)
