@@ -23,9 +23,7 @@ TRUSTED = 100.0  # times as much as gates, which training may have turned: most 
 VANISHES = 0.01  # of the mean size of a column, as in peel
 AGREES = 0.8  # share of its own off neurons on which a sample's column vanishes: of 271 texts 96% have more
 ACCUSES = 0.02  # part of another's column: samples have 0.004 at most, the 14 wrong corners of 300 texts 0.2
-CREDIBLE = (
-    0.1  # share of the corners that a column may accuse: most are right; a column that is none accuses a third
-)
+CREDIBLE = 0.1  # share of the corners that a column may accuse: what is no column accuses a fifth or more
 MORE = 10  # neurons that are off, beyond what can vanish by chance: one does so in a hundred
 
 
