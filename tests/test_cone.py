@@ -13,17 +13,22 @@ from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.attacks.cone import (
     Cone,
     Space,
+    _space,
     are_real,
     has_cone,
+    is_borne_out,
     is_centred,
     is_proven,
+    last_corner,
     may_be_sample,
     read_space,
     sparse_part,
     stand_alone,
 )
 from unfit.attacker.candidates import Candidates
+from unfit.attacker.duals import Hearing
 from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.start import find_start
 from unfit.base.errors import NotApplicableError
 from unfit.base.formats.layers import Affine
 from unfit.base.modules import as_base, as_target
@@ -31,9 +36,9 @@ from unfit.base.modules import as_base, as_target
 RIGHT = 1e-3  # relative distance from a training sample
 
 
-def records(num: int, random: np.random.Generator) -> np.ndarray:
+def records(num: int, random: np.random.Generator, sizes: tuple[int, ...] = (2, 5, 30, 40, 50)) -> np.ndarray:
     """One-hot groups: three of them large, as places, occupations and years are."""
-    return np.concatenate([np.eye(size)[random.integers(size, size=num)] for size in (2, 5, 30, 40, 50)], 1)
+    return np.concatenate([np.eye(size)[random.integers(size, size=num)] for size in sizes], 1)
 
 
 def counts(num: int, random: np.random.Generator) -> np.ndarray:
@@ -76,8 +81,13 @@ NUM = 20
 
 
 @cache
-def trained(kind: str, standardises: bool = False) -> tuple[nn.Sequential, nn.Module, Tensor, Tensor]:
-    """A plain PyTorch loop: the model, what it was before, its samples, and as many that it never saw."""
+def trained(
+    kind: str, standardises: bool = False, decay: float = 0.0
+) -> tuple[nn.Sequential, nn.Module, Tensor, Tensor]:
+    """A plain PyTorch loop: the model, what it was before, its samples, and as many that it never saw.
+
+    decay: Of the weights alone, as is usual.
+    """
     drawn = KINDS[kind](2 * NUM, np.random.default_rng(1))
     x, unseen = (torch.tensor(part, dtype=torch.float32) for part in (drawn[:NUM], drawn[NUM:]))
     y = torch.arange(NUM) % 2
@@ -87,7 +97,9 @@ def trained(kind: str, standardises: bool = False) -> tuple[nn.Sequential, nn.Mo
         spread = x.std(0).where(x.std(0) > 0, 1.0)
         model.insert(0, Affine(1 / spread, -x.mean(0) / spread))
     base = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    weights, biases = ([p for p in model.parameters() if p.ndim == ndim] for ndim in (2, 1))
+    groups = [{"params": weights, "weight_decay": decay}, {"params": biases}]
+    optimiser = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     for _ in range(150):
         loss = nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float())
         optimiser.zero_grad()
@@ -190,6 +202,67 @@ def test_a_pipeline_of_scikit_learn_gives_its_records_back():
     back = model[0].inverse_transform(proven.x.numpy())
     assert len(back) >= 0.9 * NUM
     assert set(map(tuple, back.round(3).tolist())) <= set(map(tuple, x.tolist()))
+
+
+@pytest.mark.parametrize(("kind", "decay"), [("records", 1e-5), ("records", 1e-3), ("counts", 1e-3)])
+def test_weights_may_decay_while_biases_do_not(kind, decay):
+    """The bias is then a sum of its own. Groups of records give what it should be, whole numbers their scale."""
+    model, base, x, unseen = trained(kind, decay=decay)
+    came = attack(model, Cone(), base)
+    assert came.proven.sum() >= NUM - 1
+    assert distances(came.x[came.proven], x).max() < RIGHT
+    assert distances(unseen, came.x).min() > RIGHT
+
+
+def test_a_classifier_with_hardly_more_neurons_than_samples_gives_them_back():
+    """scikit-learn's defaults decay the weights alone; its start follows from its seed."""
+    from sklearn.neural_network import MLPClassifier
+
+    drawn = records(100, np.random.default_rng(3), (2, 5, 60, 100, 250))
+    x, unseen = drawn[:80], torch.from_numpy(drawn[80:]).float()
+    model = MLPClassifier(solver="sgd", learning_rate_init=0.02, max_iter=300, tol=0, random_state=42)
+    with pytest.warns(UserWarning, match="iterations"):
+        model.fit(x, np.arange(80) % 2)
+    start = find_start(model, seeds=100)
+    assert start is not None
+    came = attack(model, Cone(), start.target)
+    assert came.proven.sum() >= 70
+    assert distances(came.x[came.proven], torch.from_numpy(x).float()).max() < RIGHT
+    assert distances(unseen, came.x).min() > RIGHT
+
+
+def layer_of(x: np.ndarray) -> tuple[Space, np.ndarray]:
+    """The span of a layer that has learnt these samples, with rounding errors, and the samples' coordinates."""
+    random = np.random.default_rng(0)
+    mixing = random.normal(size=(100, len(x))) * (random.random(size=(100, len(x))) < 0.6)
+    change = mixing @ np.column_stack([x, np.ones(len(x))])
+    space = _space(torch.from_numpy(change + 1e-7 * random.normal(size=change.shape)), has_bias=True)
+    assert space is not None
+    a = np.linalg.lstsq((space.values * space.scale).T, x[:, space.live].T, rcond=None)[0].T
+    return space, a / np.linalg.norm(a, axis=1, keepdims=True)
+
+
+def test_a_text_with_all_words_of_another_is_told_by_the_columns_of_others():
+    """Its zeros are all zeros of the other one too, so they fit many vectors. Columns of the others leave one."""
+    x = counts(NUM, np.random.default_rng(5))
+    x[1] += x[0]
+    space, a = layer_of(x)
+    columns = np.linalg.inv(a).T
+    columns /= np.linalg.norm(columns, axis=1, keepdims=True)
+    clean, nobody = np.arange(NUM) != 1, np.zeros(NUM, bool)
+    assert not is_proven(space, a[1])
+    assert is_borne_out(space, a, Hearing(~nobody, nobody, columns, nobody, clean), 1)
+    assert not is_borne_out(space, a, Hearing(~nobody, nobody, columns, nobody, nobody), 1)
+    part = space.beyond(columns[clean])
+    assert np.abs(part.within(space, a)[clean]).max() > 0.01  # they have a part there, as no basis is orthogonal
+    assert np.abs(last_corner(space, part) - a[1]).max() < 1e-4
+
+
+def test_what_exact_columns_leave_may_be_no_sample():
+    x = counts(NUM, np.random.default_rng(5))
+    space, a = layer_of(np.vstack([x[:-1], x[:1] - x[1:2] + x[-1:]]))
+    columns = np.linalg.inv(a).T[:-1]
+    assert not len(last_corner(space, space.beyond(columns)))
 
 
 def test_columns_of_any_sign_are_told_from_sparse_ones_and_come_back_with_them():

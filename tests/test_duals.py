@@ -6,6 +6,7 @@ import pytest
 from unfit.attacker.duals import find_column, hear
 
 N, WIDTH, INPUTS = 30, 200, 90
+NONE = np.zeros((0, N))
 
 
 def layer(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -28,7 +29,7 @@ def coordinates(x: np.ndarray, samples: np.ndarray, a: np.ndarray) -> np.ndarray
 def heard(corners: np.ndarray, seed: int = 0):
     """Of corners, given as inputs."""
     neurons, a, x, weight = layer(seed)
-    return hear(neurons, weight @ corners.T < 0, coordinates(corners, x, a))
+    return hear(neurons, weight @ corners.T < 0, coordinates(corners, x, a), NONE)
 
 
 def test_the_column_of_a_sample_is_found_though_another_is_wrong():
@@ -67,10 +68,32 @@ def test_where_hardly_a_neuron_is_off_nothing_agrees():
     neurons, a, x, weight = layer()
     off = weight @ x.T < 0
     off[np.cumsum(off, axis=0) > 9] = False
-    assert not hear(neurons, off, a).agrees.any()
+    assert not hear(neurons, off, a, NONE).agrees.any()
 
 
 def test_no_corners_are_heard_too():
     neurons, a, _, _ = layer()
-    found = hear(neurons, np.zeros((WIDTH, 0), bool), a[:0])
+    found = hear(neurons, np.zeros((WIDTH, 0), bool), a[:0], NONE)
     assert found.agrees.shape == found.accused.shape == (0,)
+
+
+def test_columns_that_are_exact_are_known_as_such_and_taken_as_they_are():
+    neurons, a, x, weight = layer()
+    off = weight @ x.T < 0
+    first = hear(neurons, off[:, :20], a[:20], NONE)
+    assert first.clean.all()
+    assert (
+        np.abs(first.columns @ a.T - np.diag((first.columns @ a[:20].T).diagonal())[:, :N] @ np.eye(20, N)).max()
+        < 1e-9
+    )
+    again = hear(neurons, off, a, first.columns)
+    assert again.agrees.all()
+    assert np.array_equal(again.columns[:20], first.columns)
+
+
+def test_a_column_that_is_not_dual_to_what_is_not_known_yet_is_not_called_exact():
+    """Gates that training turned: a fifth of the neurons that look off were on for a while."""
+    neurons, a, x, weight = layer()
+    off = weight @ x.T < 0
+    off |= np.random.default_rng(1).random(off.shape) < 0.2
+    assert not hear(neurons, off[:, :15], a[:15], NONE).clean.any()

@@ -41,6 +41,10 @@ MOST_PAIRS = 3_000_000  # of sums that agree in all keys: with more, noise hides
 MOST_RECORDS = 5  # for each dimension of the span: with more, exchanging them takes long
 NEEDED = 1e-6  # distance of a leverage from 1; share of a record that is none
 
+NEAR = 0.9  # cosine of the bias with what it should be: 0.99 and more after decay to three quarters
+TRIED = 30  # runs of columns that are near to it: a group is among the first few
+MOST_COLUMNS = 4096  # whose runs are looked at: their cosines take 128 MB
+
 JUDGES = 200  # neurons that say which exchanges are worth it, before all of them do
 AT_ONCE = 1_000_000  # differences of neurons' weights, computed together
 ZERO = 10.0  # times the noise: what a neuron that was off has of a sample
@@ -120,6 +124,26 @@ def find_groups(values: Array, scale: Array, bias: Array) -> list[Places]:
             groups.append(np.arange(start, end))
             free = end
     return groups
+
+
+def find_ones(values: Array, scale: Array, near: Array) -> tuple[Array, float] | None:
+    """What every record has once, and its noise: the sum of a group, which is equal to that of another group.
+
+    Where weights decay and the bias does not, it is only near to that. So runs of columns that add up to about the
+    bias are tried, the nearest first. None if no two groups agree.
+    """
+    sums = np.column_stack([np.zeros(len(values)), (values * scale).cumsum(1)])
+    noise = np.append(0.0, np.square(scale).cumsum())
+    if sums.shape[1] > MOST_COLUMNS:
+        return None
+    dots, along = sums.T @ sums, sums.T @ near
+    sizes = np.sqrt(np.maximum(np.add.outer(dots.diagonal(), dots.diagonal()) - 2 * dots, np.finfo(float).tiny))
+    cosines = np.triu(along[None] - along[:, None], 1) / sizes / np.linalg.norm(near)
+    for start, end in zip(*np.unravel_index(np.argsort(-cosines, axis=None)[:TRIED], cosines.shape), strict=True):
+        ones, own = sums[:, end] - sums[:, start], float(np.sqrt(noise[end] - noise[start]))
+        if cosines[start, end] > NEAR and len(find_groups(values, scale / own, ones / own)) > 1:
+            return ones, own
+    return None
 
 
 def all_records(codes: Codes) -> Places | None:

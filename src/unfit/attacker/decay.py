@@ -14,7 +14,7 @@ Layer = tuple[Tensor, Tensor | None]  # weight and bias
 
 MOST_SIDE = 1000  # neurons or inputs that are looked at, whichever are fewer: more would cost seconds …
 MOST_OTHERS = 10_000  # … and of the other kind; more say the same
-QUIET = 0.25  # of all directions: those with least in them hold no sample, unless there are very many
+QUIET = 0.1  # of all directions: those with least in them hold no sample, unless there are very many
 ROUNDS = 6  # of the fit at most; it converges in three or four
 CONVERGED = 1e-8
 EXACT = 1e-5  # of the start: rounding alone leaves less

@@ -57,6 +57,11 @@ class Mixtures:
         return self.base is self.target
 
     @property
+    def decays_evenly(self) -> bool:
+        """Whether all samples have the same part in the bias: weights did not decay, or may not have."""
+        return self.decay == 1.0 and self.base is not None
+
+    @property
     def relu(self) -> bool:
         """Whether a ReLU follows the attacked layer."""
         return self.target.architecture.tail is None or (self.target.whole is not None and self.target.whole.relu)

@@ -17,6 +17,7 @@ from torch import Tensor
 BULK = 0.25  # quantile of the singular values that is taken to be noise: data may fill the other three quarters
 CLIFF = 20.0  # a fall of the spectrum by this factor in one step is where data end and rounding errors begin
 SLOW_SVD = 1_000_000  # values in a matrix: from here on an SVD takes seconds
+LAST = 0.1  # of the singular values: a cliff among them is not believed, for the last ones fall by chance
 AFTER_CLIFF = 1e-5  # of the largest value: rounding errors lie lower, what remains of a random start higher
 LEAST_EDGE = 1e-6  # of the largest value: below are only the rounding errors of training in float32
 AT_ONCE = 8192  # columns of a large matrix that are taken to float64 together
@@ -132,5 +133,5 @@ def _roots(squares: Tensor) -> Tensor:
 def _cliff(values: Tensor) -> int:
     """How many singular values stand before the first cliff that ends in rounding errors; 0 if there is none."""
     falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < AFTER_CLIFF * values[0])
-    falls[int((1 - BULK) * len(values)) :] = False  # the last values of a square matrix fall by chance
+    falls[int((1 - LAST) * len(values)) :] = False
     return int(falls.nonzero()[0]) + 1 if falls.any() else 0

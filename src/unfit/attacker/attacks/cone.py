@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
-from scipy.linalg import eigh
+from scipy.linalg import eigh, null_space
 from scipy.optimize import linprog
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -31,8 +31,8 @@ from torch.nn.functional import linear
 
 from unfit.attacker.attacks.peel import HARD
 from unfit.attacker.candidates import Part
-from unfit.attacker.codes import Codes, all_records, are_borne_out, find_groups, samples_among
-from unfit.attacker.duals import hear
+from unfit.attacker.codes import Codes, all_records, are_borne_out, find_groups, find_ones, samples_among
+from unfit.attacker.duals import Hearing, eigenvector, hear, least
 from unfit.attacker.method import Outlook, Prover
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.span import visible_rank
@@ -67,7 +67,10 @@ MORE = 20  # … and so many more than samples: of ten 0/1 columns a wrong corne
 SMALLEST = 1e-3  # of the usual size of a sample: centred ones add up to a vector of rounding errors, with a bias
 SAME = 0.999  # cosine of two corners that are the same
 
-HEARINGS = 4  # of the neurons; of 300 texts two dropped 26 corners, and the third found one more
+BLUR = 20.0  # times the noise: what the errors of columns make of it, to where they leave 70 of a zero
+GONE = 1e-4  # of an input's size: what they leave where no other sample uses it, in these units
+ROUNDS, FEW = 3, 10  # a hearing after a third of what is left, and after ten corners at least
+HEARINGS = 10  # that drop corners: of 300 texts, four dropped a dozen
 
 # Columns of any sign
 KEPT = (0.5, 0.7, 0.85, 0.92, 0.95)  # shares of the columns: of those least likely to be real
@@ -129,13 +132,16 @@ class Cone(Prover):
             x, proven = found
             return _parts(mixtures, whole.normalised(x), proven), int(proven.sum()) == whole.n
         space = sparse_part(whole)
-        corners, agrees = heard_corners(mixtures, whole, space, self, progress)
+        corners, heard = heard_corners(mixtures, whole, space, self, progress)
         if not len(corners):
             return [], False
         space = whole.only(~are_real(whole, corners))
-        proven = np.array([is_proven(space, a) and rest_error(whole, space, a) < EXACT for a in corners], bool)
-        proven &= agrees
-        if agrees.sum() < space.n - 1:  # else a wrong corner would have a part of some other's column
+        proven = heard.agrees & ~heard.accused
+        for i in proven.nonzero()[0]:
+            proven[i] = is_borne_out(space, corners, heard, i) and rest_error(whole, space, corners[i]) < EXACT
+        if (
+            heard.agrees & ~heard.accused
+        ).sum() < space.n - 1:  # else a wrong corner has a part of another's column
             proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
         proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
         x = whole.normalised(samples(whole, space, corners))
@@ -188,6 +194,10 @@ class Space:
         return len(self.values)
 
     @cached_property
+    def squares(self) -> Array:
+        return gram(self.values)
+
+    @cached_property
     def whitening(self) -> Array:
         """(n, n): c · whitening are the coordinates a of which a · values are the values of c."""
         return whitening_of(self.values * self.scale)
@@ -217,6 +227,21 @@ class Space:
         live[live] = columns
         return replace(self, values=self.values[:, columns], scale=self.scale[columns], live=live)
 
+    def beyond(self, columns: Array) -> Space:
+        """The part of the span that holds all samples but those with these columns (k, n): it is dual to them."""
+        if not len(columns):
+            return self
+        rest = null_space(columns)
+        values, bias = rest.T @ self.values / BLUR, None if self.bias is None else rest.T @ self.bias / BLUR
+        size, before = (np.linalg.norm(each, axis=0) for each in (values, self.values))
+        part = replace(self, values=values, bias=bias, neurons=self.neurons @ rest)
+        return part.only(size > np.maximum(NOISE * np.sqrt(len(values)), GONE * before))
+
+    def within(self, other: Space, a: Array) -> Array:
+        """Coordinates (…, n) of another part of the same span in those of this one."""
+        here: Array = a @ other.neurons.T @ self.neurons
+        return here
+
     def normalised(self, x: Array) -> Array:
         """From inputs of the model to those of its first layer."""
         return x if self.scaling is None else x * self.scaling[0] + self.scaling[1]
@@ -245,7 +270,27 @@ def read_space(mixtures: Mixtures) -> Space | None:
         raw = _space(torch.cat([(weight - bias * shift) / scale, bias], 1), has_bias=True)
         if raw is not None and has_cone(raw):
             return replace(raw, scaling=(scale.numpy(), shift.numpy()))
-    return _space(torch.cat([weight, bias], 1), has_bias=True)
+    space = _space(torch.cat([weight, bias], 1), has_bias=True)
+    return space if mixtures.decays_evenly else with_ones(space, weight, bias)
+
+
+def with_ones(space: Space | None, weight: Tensor, bias: Tensor) -> Space | None:
+    """The span with a bias that is exact, where weights decayed and the bias did not, or without one.
+
+    Training then adds Σ_i α_i x_iᵀ to the weights and another Σ_i β_i to the bias. β_i is near to α_i, or in a
+    direction of its own, which looks like the sum of centred samples. What one-hot groups add up to is exact.
+    """
+    if space is None or is_centred(space):
+        alone = _space(weight, has_bias=False)
+        space = alone if alone is not None and has_cone(alone) else space
+    if space is None:
+        return None
+    near = space.neurons.T @ bias[:, 0].numpy() if space.bias is None else space.bias
+    found = find_ones(space.values, space.scale, near)
+    if found is None:
+        return space
+    ones, noise = found
+    return replace(space, bias=ones / noise, scale=space.scale / noise)
 
 
 def _space(rows: Tensor, has_bias: bool) -> Space | None:
@@ -344,7 +389,8 @@ def probe(space: Space) -> Array:
     for _ in range(PROBE_AIMS):
         where, aim = aim_at(space, found, tried)
         tried.add(where)
-        corner = best_corner(space, (snap(space, lean(space, way)) for way in (aim, -aim)), found, True)
+        tries = ((space, snap(space, lean(space, way))) for way in (aim, -aim))
+        corner = best_corner(space, tries, found, True)
         found = found if corner is None else np.vstack([found, corner])
         if len(found) >= min(PROBES, space.n) or (not len(found) and len(tried) >= PROBES):
             break
@@ -497,12 +543,6 @@ def gram(rows: Array) -> Array:
     return np.asarray(rows @ rows.T)
 
 
-def eigenvector(squares: Array, which: int) -> Array:
-    """That of the eigenvalue with this number, from the least on: a third of the time that all take."""
-    vectors: Array = eigh(squares, subset_by_index=(which, which))[1]
-    return vectors[:, 0]
-
-
 def programs(space: Space, aim: Array, reweightings: int) -> Iterator[Array]:
     """Corners with a value at this aim: each linear program prefers what the last left small."""
     weight, last = np.ones(space.directions.shape[1]), np.zeros(space.n)
@@ -531,9 +571,16 @@ def _snapped(space: Space, c: Array, guesses: tuple[float | None, ...]) -> Array
         zero = vanishing(space, a) if rough is None else values < rough * values.mean()
         if zero.sum() < space.n - 1:
             break
-        a = eigenvector(gram(space.values[:, zero]), 0)
+        a = least(squares_at(space, zero), a)
         values = np.abs(a @ space.colouring @ space.directions)
     return a
+
+
+def squares_at(space: Space, columns: Flags) -> Array:
+    """V Vᵀ, where V are the values at these columns; by the others, where those are fewer."""
+    if 2 * columns.sum() < len(columns):
+        return gram(space.values[:, columns])
+    return space.squares - gram(space.values[:, ~columns])
 
 
 def vanishing(space: Space, a: Array) -> Flags:
@@ -551,6 +598,21 @@ def is_proven(space: Space, a: Array) -> bool:
     return bool(many) and is_corner(space, a) and leverage(space, zero) < ALONE
 
 
+def is_borne_out(space: Space, corners: Array, heard: Hearing, i: int) -> bool:
+    """Whether a corner is proven in the whole span, or in what the exact columns of others leave of it.
+
+    A text with all words of another vanishes nowhere but where that one does too. Then it takes the other's column
+    to tell them apart. Where all others have exact columns, one vector is left.
+    """
+    if is_proven(space, corners[i]):
+        return True
+    others = heard.clean.copy()
+    others[i] = False
+    part = space.beyond(heard.columns[others])
+    a = part.within(space, corners[i])
+    return may_be_sample(part, a) if part.n == 1 else is_proven(part, a)
+
+
 def enough_zeros(n: int) -> float:
     return max(CLEARLY_MORE * n, n + MORE)
 
@@ -560,8 +622,8 @@ def is_corner(space: Space, a: Array) -> bool:
     zero = vanishing(space, a)
     if not may_be_sample(space, a) or zero.sum() <= space.n:
         return False
-    least, next_least = eigh(gram(space.values[:, zero]), eigvals_only=True, subset_by_index=(0, 1))
-    return bool(next_least > APART**2 * max(least, 0.0))
+    first, second = eigh(squares_at(space, zero), eigvals_only=True, subset_by_index=(0, 1))
+    return bool(second > APART**2 * max(first, 0.0))
 
 
 def may_be_sample(space: Space, a: Array) -> bool:
@@ -659,24 +721,30 @@ def most_zeros(x: Array, ways: Array) -> NDArray[np.intp]:
 
 def heard_corners(
     mixtures: Mixtures, whole: Space, space: Space, settings: Cone, progress: Report
-) -> tuple[Array, Flags]:
-    """Corners (k, n), and which of them the neurons bear out (step 9).
+) -> tuple[Array, Hearing]:
+    """Corners (k, n), and what the neurons say of them (step 9).
 
-    What the neurons accuse is dropped, and what it stood for is sought again; linear programs, which take longest,
-    come last. Without a ReLU the neurons say nothing.
+    What is wrong by them is dropped, and what it stood for is sought again. Where they give exact columns of some
+    samples, the others are sought in what is left, which has fewer dimensions. Linear programs, which take
+    longest, come last. Without a ReLU the neurons say nothing.
     """
-    known = banned = np.zeros((0, space.n))
-    left, by_programs = HEARINGS, False
+    banned = np.zeros((0, space.n))
+    exact = columns = others = banned  # samples with an exact column, these columns, and other corners
+    part, left, by_programs = space, HEARINGS, False
     while True:
-        known = find_corners(space, settings, progress, known, banned, by_programs)
-        heard = hear(space.neurons, off_for(mixtures, whole, known), known)
-        left -= 1
-        if heard.accused.any() and left and not is_over():
-            known, banned = known[~heard.accused], np.vstack([banned, known[heard.accused]])
-        elif by_programs or len(known) == space.n or is_over():
-            return known, heard.agrees & ~heard.accused
-        else:
-            by_programs = True
+        before = len(exact) + len(others), part.n
+        others = find_corners(space, part, settings, progress, exact, others, banned, by_programs)
+        known = np.vstack([exact, others])
+        heard = hear(space.neurons, off_for(mixtures, whole, known), known, columns)
+        stays = ~heard.wrong if left and not is_over() else np.ones(len(known), bool)
+        exact, columns = known[heard.clean], heard.columns[heard.clean]
+        others, banned = known[stays & ~heard.clean], np.vstack([banned, known[~stays]])
+        part, left = space.beyond(columns), left - (not stays.all())
+        if stays.all() and (
+            len(known) == space.n or is_over() or ((len(known), part.n) == before and by_programs)
+        ):
+            return known, heard
+        by_programs = (len(known), part.n) == before
 
 
 def off_for(mixtures: Mixtures, whole: Space, corners: Array) -> Flags:
@@ -688,32 +756,53 @@ def off_for(mixtures: Mixtures, whole: Space, corners: Array) -> Flags:
 
 
 def find_corners(
-    space: Space, settings: Cone, progress: Report, known: Array, banned: Array, by_programs: bool
+    space: Space,
+    part: Space,
+    settings: Cone,
+    progress: Report,
+    exact: Array,
+    others: Array,
+    banned: Array,
+    by_programs: bool,
 ) -> Array:
-    """The known corners and more that may be samples: (k, n). Each is sought with those before it cut off.
+    """The other corners and more that may be samples: (k, n). Each is sought with those before it cut off.
 
-    banned: Corners that are none. by_programs: Solve linear programs instead of least squares.
+    part: Where they are sought: what the exact ones leave. banned: Corners that are none. by_programs: Solve
+    linear programs instead of least squares. It ends early, so that the neurons can make the part smaller.
     """
+    if part.n == 1 and not len(others):
+        return last_corner(space, part)
+    most = min(space.n - len(exact), len(others) + max(FEW, part.n // ROUNDS))
     squares = ((True, settings.patience), (False, settings.patience))
     for proven, patience in ((False, settings.programs),) if by_programs else squares:
         tried: set[int] = set()
         vain = 0
-        while len(known) < space.n and vain < patience:
+        while len(others) < most and vain < patience:
             if is_over():
-                return known
-            where, aim = aim_at(space, known, tried)
+                return others
+            where, aim = aim_at(part, part.within(space, others), tried)
             tried.add(where)
-            found = best_corner(space, _at(space, aim, by_programs, settings), np.vstack([known, banned]), proven)
-            known, vain = (known, vain + 1) if found is None else (np.vstack([known, found]), 0)
-            progress(len(known) / space.n, f"{len(known)} of {space.n} corners found")
-    return known
+            known = np.vstack([exact, others, banned])
+            found = best_corner(space, _at(space, part, aim, by_programs, settings), known, proven)
+            others, vain = (others, vain + 1) if found is None else (np.vstack([others, found]), 0)
+            num = len(exact) + len(others)
+            progress(num / space.n, f"{num} of {space.n} corners found")
+    return others
 
 
-def _at(space: Space, aim: Array, by_programs: bool, settings: Cone) -> Iterator[Array]:
-    """Corners with a value at this aim or at its opposite, in coordinates of `values`."""
+def last_corner(space: Space, part: Space) -> Array:
+    """The one vector that all other samples leave, if it may be a sample: (0 or 1, n)."""
+    a = np.sign(part.values.sum(1))
+    return space.within(part, a[None]) if may_be_sample(part, a) else np.zeros((0, space.n))
+
+
+def _at(space: Space, part: Space, aim: Array, by_programs: bool, settings: Cone) -> Iterator[tuple[Space, Array]]:
+    """Corners with a value at this aim or at its opposite, each with where it is one: the whole span or the part."""
     for way in (aim, -aim):
-        found = programs(space, way, settings.reweightings) if by_programs else iter([lean(space, way)])
-        yield from (snap(space, c) for c in found)
+        for c in programs(part, way, settings.reweightings) if by_programs else iter([lean(part, way)]):
+            yield space, snap(space, space.within(part, c @ part.whitening) @ space.colouring)
+            if part is not space:
+                yield part, snap(part, c)
 
 
 def aim_at(space: Space, known: Array, tried: set[int]) -> tuple[int, Array]:
@@ -740,15 +829,16 @@ def cosines(space: Space, known: Array, a: Array) -> Array:
     return cosines
 
 
-def best_corner(space: Space, corners: Iterator[Array], known: Array, proven: bool) -> Array | None:
+def best_corner(space: Space, tries: Iterator[tuple[Space, Array]], known: Array, proven: bool) -> Array | None:
     """The first that is proven and new; else, unless `proven` asks for it, one that is plausible."""
     plausible = None
-    for a in corners:
+    for where, found in tries:
+        a = space.within(where, found)
         if len(known) and cosines(space, known, a).max() > SAME:
             continue
-        if is_proven(space, a):
+        if is_proven(where, found):
             return a
-        if not proven and is_corner(space, a) and is_plausible(space, a):
+        if not proven and is_corner(where, found) and is_plausible(where, found):
             plausible = a
     return plausible
 
