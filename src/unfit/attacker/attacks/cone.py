@@ -136,12 +136,11 @@ class Cone(Prover):
         if not len(corners):
             return [], False
         space = whole.only(~are_real(whole, corners))
-        proven = heard.agrees & ~heard.accused
-        for i in proven.nonzero()[0]:
+        agree = heard.agrees & ~heard.accused
+        proven = agree.copy()
+        for i in agree.nonzero()[0].tolist():
             proven[i] = is_borne_out(space, corners, heard, i) and rest_error(whole, space, corners[i]) < EXACT
-        if (
-            heard.agrees & ~heard.accused
-        ).sum() < space.n - 1:  # else a wrong corner has a part of another's column
+        if agree.sum() < space.n - 1:  # else a wrong corner would have a part of some other's column
             proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
         proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
         x = whole.normalised(samples(whole, space, corners))
@@ -797,7 +796,7 @@ def last_corner(space: Space, part: Space) -> Array:
 
 
 def _at(space: Space, part: Space, aim: Array, by_programs: bool, settings: Cone) -> Iterator[tuple[Space, Array]]:
-    """Corners with a value at this aim or at its opposite, each with where it is one: the whole span or the part."""
+    """Corners with a value at this aim or its opposite, each with where it is one: the whole span, or the part."""
     for way in (aim, -aim):
         for c in programs(part, way, settings.reweightings) if by_programs else iter([lean(part, way)]):
             yield space, snap(space, space.within(part, c @ part.whitening) @ space.colouring)
