@@ -2,7 +2,7 @@
 
 Small nets are trained on few one-hot records, or on counts of words with many near-copies among them, by the plain PyTorch
 loop below, from a known start: few or many groups, even or uneven values, records that resemble each other, real columns beside
-the codes, narrow and wide layers, one gradient step or hundreds. Every sample that the attack `cone` calls proven is compared
+the codes, narrow and wide layers, one gradient step or hundreds, weights that decay and biases that do not. Every sample that the attack `cone` calls proven is compared
 with the true ones. Kinds that hold samples which are no records are controls: mixtures of the same records instead of records,
 one such mixture among them, low-rank updates. RESULTS gains a line of JSON for each net, and a run goes on where the last one ended.
 """
@@ -104,7 +104,10 @@ def trained(kind: str, x: Tensor, y: Tensor, random: np.random.Generator) -> tup
         model[0] = LowRank(model[0], int(random.integers(2, len(x))))
     momentum, lr = random.choice([0.0, 0.9]), random.choice([0.02, 0.1, 0.3])
     steps, batch = (1, len(x)) if kind == "gradient" else (random.choice([5, 50, 300]), random.choice([8, len(x)]))
-    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr, momentum=momentum)
+    decay = random.choice([0.0, 0.0, 1e-5, 1e-3, 1e-2])
+    weights, biases = ([p for p in model.parameters() if p.requires_grad and p.ndim == ndim] for ndim in (2, 1))
+    of_biases = {"params": biases, "weight_decay": decay * random.choice([0, 1])}
+    optimiser = torch.optim.SGD([{"params": weights, "weight_decay": decay}, of_biases], lr=lr, momentum=momentum)
     for _ in range(steps):
         chosen = torch.randperm(len(x))[:batch]
         optimiser.zero_grad()

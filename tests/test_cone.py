@@ -123,7 +123,7 @@ def space_of(kind: str) -> Space:
 
 
 def alone(x: np.ndarray) -> np.ndarray:
-    return stand_alone(x, np.ones(len(x), bool))
+    return stand_alone(x, np.ones(len(x), bool), np.ones(len(x), bool))
 
 
 def distances(x: Tensor, samples: Tensor) -> Tensor:
@@ -303,6 +303,9 @@ def test_a_text_plus_the_difference_of_two_alike_is_not_proven():
     texts[2, -2:] = 1, 0
     assert alone(texts)[3:].all()
     assert not alone(texts)[2]
+    assert stand_alone(texts, np.ones(12, bool), np.arange(12) > 0)[
+        2
+    ]  # the exact column of one of the two accuses it
     ghost = texts[2] + (texts[1] - texts[0])
     assert not alone(np.vstack([texts[[0, 1]], texts[3:], ghost]))[-1]
 
@@ -322,7 +325,7 @@ def test_what_is_whole_is_not_proven_where_another_vector_comes_near():
     """Texts that differ in a word make whole rivals of whole texts. The walk misses those of texts not found."""
     texts = counts(12, np.random.default_rng(0))
     clear = np.arange(12) > 3
-    assert (stand_alone(texts, clear) == clear).all()
+    assert (stand_alone(texts, clear, np.ones(12, bool)) == clear).all()
 
 
 def test_among_whole_numbers_a_broken_one_is_not_proven():

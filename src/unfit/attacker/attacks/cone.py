@@ -141,7 +141,8 @@ class Cone(Prover):
         for i in agree.nonzero()[0].tolist():
             proven[i] = is_borne_out(space, corners, heard, i) and rest_error(whole, space, corners[i]) < EXACT
         if agree.sum() < space.n - 1:  # else a wrong corner would have a part of some other's column
-            proven &= stand_alone(to_scale(space, corners)[:, space.live], are_clear(space, corners))
+            clear = are_clear(space, corners, heard)
+            proven &= stand_alone(to_scale(space, corners)[:, space.live], clear, ~heard.clean)
         proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
         x = whole.normalised(samples(whole, space, corners))
         return _parts(mixtures, x, proven), int(proven.sum()) == space.n
@@ -605,11 +606,15 @@ def is_borne_out(space: Space, corners: Array, heard: Hearing, i: int) -> bool:
     """
     if is_proven(space, corners[i]):
         return True
-    others = heard.clean.copy()
-    others[i] = False
-    part = space.beyond(heard.columns[others])
+    part = left_of(space, heard, i)
     a = part.within(space, corners[i])
     return may_be_sample(part, a) if part.n == 1 else is_proven(part, a)
+
+
+def left_of(space: Space, heard: Hearing, i: int) -> Space:
+    """What the exact columns of all other corners leave of a span."""
+    others = heard.clean & (np.arange(len(heard.clean)) != i)
+    return space.beyond(heard.columns[others])
 
 
 def enough_zeros(n: int) -> float:
@@ -647,17 +652,19 @@ def leverage(space: Space, zero: Flags) -> float:
     return float(np.square(rows).sum(0).max())
 
 
-def stand_alone(x: Array, clear: Flags) -> Flags:
+def stand_alone(x: Array, clear: Flags, doubtful: Flags) -> Flags:
     """Which clear corners have no rival that vanishes as often, and are whole where some are: (k,).
 
     Where two samples are alike, their difference is nearly zero, and a third plus that difference is a corner too.
     Where values are equal, as counts are, many then vanish at once, and zeros alone cannot tell which one is the
     sample. So from each corner the way along such differences is gone, both ways, until the next value vanishes.
-    What stands there may be a sample, and any of the three corners that lead there may be none.
+    What stands there may be a sample, and any of the three corners that lead there may be none. Only differences
+    of doubtful corners are ways to rivals: a corner with a part of an exact column of another is accused.
     """
     whole = are_whole(x[:, often_zero(x)])[:, 0]
     alone = clear & (whole if whole.mean() > SOME else True)
     pairs, zeros = alike_pairs(x), (x == 0).sum(1)
+    pairs = pairs[doubtful[pairs].all(1)]
     ways, beaten = x[pairs[:, 0]] - x[pairs[:, 1]], np.zeros(len(x), bool)
     for i, each in enumerate(x):
         others = (pairs != i).all(1)
@@ -673,9 +680,16 @@ def often_zero(x: Array) -> Flags:
     return often if often.any() else ~often
 
 
-def are_clear(space: Space, corners: Array) -> Flags:
-    """Which corners no other vector comes near to: the next best one is not zero at several of their zeros."""
-    return np.array([margin(space, a) >= MARGIN for a in corners], bool)
+def are_clear(space: Space, corners: Array, heard: Hearing) -> Flags:
+    """Which corners no other vector comes near to: the next best one is not zero at several of their zeros.
+
+    Rivals have no part of an exact column of another, or it would accuse them.
+    """
+    clear = np.zeros(len(corners), bool)
+    for i, a in enumerate(corners):
+        part = left_of(space, heard, i)
+        clear[i] = part.n == 1 or margin(part, part.within(space, a)) >= MARGIN
+    return clear
 
 
 def margin(space: Space, a: Array) -> int:
@@ -729,7 +743,7 @@ def heard_corners(
     """
     banned = np.zeros((0, space.n))
     exact = columns = others = banned  # samples with an exact column, these columns, and other corners
-    part, left, by_programs = space, HEARINGS, False
+    part, left, by_programs, pardoned = space, HEARINGS, False, False
     while True:
         before = len(exact) + len(others), part.n
         others = find_corners(space, part, settings, progress, exact, others, banned, by_programs)
@@ -739,11 +753,13 @@ def heard_corners(
         exact, columns = known[heard.clean], heard.columns[heard.clean]
         others, banned = known[stays & ~heard.clean], np.vstack([banned, known[~stays]])
         part, left = space.beyond(columns), left - (not stays.all())
-        if stays.all() and (
-            len(known) == space.n or is_over() or ((len(known), part.n) == before and by_programs)
-        ):
+        stuck = (len(known), part.n) == before
+        if stays.all() and (len(known) == space.n or is_over() or (stuck and by_programs)):
             return known, heard
-        by_programs = (len(known), part.n) == before
+        if stuck and len(banned) and not pardoned:
+            banned, pardoned = banned[:0], True  # while few columns were known, samples may have been dropped
+        else:
+            by_programs = stuck
 
 
 def off_for(mixtures: Mixtures, whole: Space, corners: Array) -> Flags:
