@@ -117,7 +117,7 @@ class Prover(Method):
 
     @abstractmethod
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
-        """What is proven, then what is not; and whether every sample is proven."""
+        """What is proven, then what is not; and whether nothing is left to find."""
 
     def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
         began = time.perf_counter()

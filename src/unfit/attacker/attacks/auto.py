@@ -17,7 +17,7 @@ from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus
 from unfit.attacker.costs import check_budget
 from unfit.attacker.edges import tellable
-from unfit.attacker.method import Method, Outlook, gather
+from unfit.attacker.method import Method, Outlook, Prover, gather
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.attacker.start.find import Forecast, forecast, search_start
@@ -87,16 +87,16 @@ class Auto(Method):
     def parts(
         self, mixtures: Mixtures, progress: Report = quiet, shelf: Shelf = NOWHERE, began: float = 0.0
     ) -> Iterator[Part]:
-        """All that applies, what gives most first; nothing more once every sample is proven."""
-        peel, cone, unmix, kkt = self._stages()
+        """All that applies, what gives most first; nothing more once every sample is found for sure."""
+        *provers, unmix, kkt = self._stages(mixtures)
         shares = [each.seconds or 0.0 for each in self._outlooks(mixtures)] if self.budget is None else [1.0] * 4
-        of_peel, of_cone, of_unmix, of_kkt = split(progress, shares)
-        for prover, report in ((peel, of_peel), (cone, of_cone)):
+        *of_provers, of_unmix, of_kkt = split(progress, shares)
+        for prover, report in zip(provers, of_provers, strict=True):
             if is_over():
                 return
-            proven, all_proven = shelf.proofs(prover.title, began, partial(prover.prove, mixtures, report))
+            proven, is_all = shelf.proofs(prover.title, began, partial(prover.prove, mixtures, report))
             yield from proven
-            if all_proven:
+            if is_all:
                 return
         if can_unmix(mixtures):
             yield from shelf.parts(unmix.title, began, partial(unmix.components, mixtures, of_unmix))
@@ -117,15 +117,18 @@ class Auto(Method):
 
     def _outlooks(self, mixtures: Mixtures) -> list[Outlook]:
         """One for each stage, in order."""
-        peel, cone, unmix, kkt = self._stages()
+        first, second, unmix, kkt = self._stages(mixtures)
         if enough(mixtures):
             last = Outlook(kkt.title, False, "it would find nothing that unmixing does not")
         else:
             last = kkt.runs_outlook(mixtures)
-        return [peel.outlook(mixtures), cone.outlook(mixtures), unmix.outlook(mixtures), last]
+        return [first.outlook(mixtures), second.outlook(mixtures), unmix.outlook(mixtures), last]
 
-    def _stages(self) -> tuple[Peel, Cone, Unmix, FastKKT]:
-        return Peel(seed=self.seed), Cone(seed=self.seed), Unmix(seed=self.seed), FastKKT(seed=self.seed)
+    def _stages(self, mixtures: Mixtures) -> tuple[Prover, Prover, Unmix, FastKKT]:
+        """In order: edges make peel quick, and vectors have none as a rule, but often zeros."""
+        peel, cone = Peel(seed=self.seed), Cone(seed=self.seed)
+        first, second = (cone, peel) if len(mixtures.shape) == 1 else (peel, cone)
+        return first, second, Unmix(seed=self.seed), FastKKT(seed=self.seed)
 
 
 def enough(mixtures: Mixtures) -> bool:

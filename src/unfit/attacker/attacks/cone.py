@@ -119,7 +119,7 @@ class Cone(Prover):
     title = "cone"
 
     def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
-        """What can be proven, then corners that may be samples; and whether every sample is proven."""
+        """What can be proven, then corners that may be samples; and whether all are found, as the neurons say."""
         with threadpool_limits(1, user_api="blas"):  # small matrices: threads would wait for each other
             return self._prove(mixtures, progress)
 
@@ -145,7 +145,7 @@ class Cone(Prover):
             proven &= stand_alone(to_scale(space, corners)[:, space.live], clear, ~heard.clean)
         proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
         x = whole.normalised(samples(whole, space, corners))
-        return _parts(mixtures, x, proven), int(proven.sum()) == space.n
+        return _parts(mixtures, x, proven), int(agree.sum()) == space.n
 
     def obstacle(self, mixtures: Mixtures) -> str | None:
         """Why there are no corners to find; None if there may be some."""
@@ -282,7 +282,8 @@ def with_ones(space: Space | None, weight: Tensor, bias: Tensor) -> Space | None
     """
     if space is None or is_centred(space):
         alone = _space(weight, has_bias=False)
-        space = alone if alone is not None and has_cone(alone) else space
+        enough = alone is not None and alone.values.shape[1] > ENOUGH_COLUMNS * alone.n
+        space = alone if alone is not None and enough and has_cone(alone) else space
     if space is None:
         return None
     near = space.neurons.T @ bias[:, 0].numpy() if space.bias is None else space.bias
