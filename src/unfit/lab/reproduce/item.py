@@ -264,7 +264,7 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
     }
     each["auto"] = each["fast"] + each["unmix"]
     once = pass_operations(architecture) / operations_per_second()
-    each["inversion"] = 4 * FULL.inversions * Inversion().iterations * once
+    each["inversion"] = Inversion(num_candidates=FULL.inversions).seconds(architecture)
     return 6 * _passes(setup) * once + sum(each[attack] for attack in attacks)
 
 
