@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from unfit.attacker.attacks import attack
@@ -80,6 +81,7 @@ def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figu
         dots(e, *row.strong, f"e  {len(row.strong[0])} with a large λ")
         dots(f, *row.kept, f"f  {len(row.kept[0])} without duplicates (paper: 20)")
         ring(f, points)
+    explain(figure)
     return figure
 
 
@@ -103,6 +105,14 @@ def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
 def ring(axes: Axes, points: Tensor) -> None:
     """Around each training point."""
     axes.plot(*points.T.numpy(), "o", ms=8, mfc="none", mec="k", mew=0.6)
+
+
+def explain(figure: Figure) -> None:
+    """What the colours and rings are, below all panels."""
+    names = dict(zip(("label −1", "label +1"), COLOURS, strict=True))
+    handles = [Line2D([], [], ls="", marker=".", color=colour, label=name) for name, colour in names.items()]
+    around = Line2D([], [], ls="", marker="o", mfc="none", mec="k", mew=0.6, label="a training point")
+    figure.legend(handles=[*handles, around], loc="outside lower center", ncols=3)
 
 
 def _starts() -> tuple[Tensor, Tensor]:

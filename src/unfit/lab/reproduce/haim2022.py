@@ -201,6 +201,7 @@ def fig5(lab: Lab) -> Made:
         draw.pairs_in(places[place], byinversion, f"model inversion, {name}: {byinversion.record.num_good} good")
         shown = f"weights, {name}: {byweights.record.num_good} good (paper: 3–4)"
         draw.pairs_in(places[place + 3], byweights, shown)
+    circle.explain(figure)
     return Made(figure, claims)
 
 
