@@ -20,7 +20,7 @@ from unfit.auditor.samples import Samples
 from unfit.base.nets import outputs
 from unfit.base.progress import Report, quiet
 from unfit.base.target import Target
-from unfit.lab.reproduce.draw import COLOURS, blank
+from unfit.lab.reproduce.draw import COLOURS, GREY, blank
 
 NEAR = 0.1  # of a point, a candidate stands for it
 NUM_CANDIDATES = 100
@@ -95,9 +95,10 @@ def regions(axes: Axes, target: Target) -> None:
     )
 
 
-def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
-    for value, colour in enumerate(COLOURS):
-        axes.plot(*x[y == value].T.numpy(), ".", ms=5, color=colour)
+def dots(axes: Axes, x: Tensor, y: Tensor | None, title: str) -> None:
+    """Coloured by their labels, if they have any."""
+    for value, colour in enumerate(COLOURS if y is not None else (GREY,)):
+        axes.plot(*(x if y is None else x[y == value]).T.numpy(), ".", ms=5, color=colour)
     axes.set_title(title)
     axes.set(xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), aspect="equal", xticks=[], yticks=[])
 

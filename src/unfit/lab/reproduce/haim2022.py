@@ -176,11 +176,11 @@ def fig5(lab: Lab) -> Made:
     rows = target.weights["layer1.weight"]
     figure, places = draw.blank(2, 3, 2.4)
     num = circle.covered(points, found[0])
-    circle.dots(places[0], *found, f"model inversion, 2-D: {num} of {len(points)} (paper: 7)")
+    circle.dots(places[0], *found, f"inversion, 2-D: {num} of {len(points)} (paper: 7)")
     circle.ring(places[0], points)
     live = rows[rows.norm(dim=1) > LIVE * rows.norm(dim=1).max()]
     shown = 1.2 * live / live.norm(dim=1).max()
-    circle.dots(places[3], shown, torch.zeros(len(live)), "weights, 2-D, relative sizes")
+    circle.dots(places[3], shown, None, "weights, 2-D, relative sizes")
     circle.ring(places[3], points)
     claims = [
         Claim(
@@ -198,7 +198,7 @@ def fig5(lab: Lab) -> Made:
             few(byinversion, f"inversion gives at most a handful, {name}", "class representatives", HANDFUL)
         )
         claims.append(few(byweights, f"weights give at most a handful, {name}", "3 or 4", HANDFUL))
-        draw.pairs_in(places[place], byinversion, f"model inversion, {name}: {byinversion.record.num_good} good")
+        draw.pairs_in(places[place], byinversion, f"inversion, {name}: {byinversion.record.num_good} good")
         shown = f"weights, {name}: {byweights.record.num_good} good (paper: 3–4)"
         draw.pairs_in(places[place + 3], byweights, shown)
     circle.explain(figure)
