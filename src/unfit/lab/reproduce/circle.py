@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from unfit.attacker.attacks import attack
@@ -19,7 +20,7 @@ from unfit.auditor.samples import Samples
 from unfit.base.nets import outputs
 from unfit.base.progress import Report, quiet
 from unfit.base.target import Target
-from unfit.lab.reproduce.draw import COLOURS, blank
+from unfit.lab.reproduce.draw import COLOURS, GREY, blank
 
 NEAR = 0.1  # of a point, a candidate stands for it
 NUM_CANDIDATES = 100
@@ -80,6 +81,7 @@ def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figu
         dots(e, *row.strong, f"e  {len(row.strong[0])} with a large λ")
         dots(f, *row.kept, f"f  {len(row.kept[0])} without duplicates (paper: 20)")
         ring(f, points)
+    explain(figure)
     return figure
 
 
@@ -93,9 +95,10 @@ def regions(axes: Axes, target: Target) -> None:
     )
 
 
-def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
-    for value, colour in enumerate(COLOURS):
-        axes.plot(*x[y == value].T.numpy(), ".", ms=5, color=colour)
+def dots(axes: Axes, x: Tensor, y: Tensor | None, title: str) -> None:
+    """Coloured by their labels, if they have any."""
+    for value, colour in enumerate(COLOURS if y is not None else (GREY,)):
+        axes.plot(*(x if y is None else x[y == value]).T.numpy(), ".", ms=5, color=colour)
     axes.set_title(title)
     axes.set(xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), aspect="equal", xticks=[], yticks=[])
 
@@ -103,6 +106,14 @@ def dots(axes: Axes, x: Tensor, y: Tensor, title: str) -> None:
 def ring(axes: Axes, points: Tensor) -> None:
     """Around each training point."""
     axes.plot(*points.T.numpy(), "o", ms=8, mfc="none", mec="k", mew=0.6)
+
+
+def explain(figure: Figure) -> None:
+    """What the colours and rings are, below all panels."""
+    names = dict(zip(("label −1", "label +1"), COLOURS, strict=True))
+    handles = [Line2D([], [], ls="", marker=".", color=colour, label=name) for name, colour in names.items()]
+    around = Line2D([], [], ls="", marker="o", mfc="none", mec="k", mew=0.6, label="a training point")
+    figure.legend(handles=[*handles, around], loc="outside lower center", ncols=3)
 
 
 def _starts() -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from scipy.stats import fisher_exact, spearmanr
 
 from unfit.auditor.audit import Audit
@@ -58,17 +59,24 @@ def by_chance(p: float, right_way: bool) -> Verdict:
     return "too close to call" if p < OPEN and right_way else "differs"
 
 
+def fitted(audit: Audit) -> float:
+    """The share of samples on their own side of the decision; an output of exactly zero is on neither."""
+    side = audit.arrays["output"]
+    if audit.record.target.architecture.endswith("-1"):  # else it is the margin already
+        side = side * torch.tensor([2 * sample.label - 1 for sample in audit.record.samples])
+    return float((side > 0).float().mean())
+
+
 def trained(audit: Audit) -> bool:
     """Whether the net has learnt its samples."""
-    accuracy = audit.record.fitting.private_accuracy
-    return accuracy is None or accuracy >= TRAINED
+    return fitted(audit) >= TRAINED
 
 
 def _if_trained(audit: Audit, claim: Claim) -> Claim:
     if trained(audit):
         return claim
-    fitted = f"not trained: {audit.record.fitting.private_accuracy:.0%} of its samples fitted"
-    return claim.model_copy(update={"verdict": "too close to call", "by": fitted})
+    why = f"not trained: {fitted(audit):.0%} of its samples fitted"
+    return claim.model_copy(update={"verdict": "too close to call", "by": why})
 
 
 def undecided(what: str, paper: str) -> Claim:

@@ -77,6 +77,7 @@ def picture(axes: Axes, pixels: np.ndarray, title: str, pad: float = 4) -> None:
     axes.imshow(np.asarray(few), interpolation="none")
     axes.set_title(title, pad=pad)
     axes.set_axis_off()
+    axes.set_anchor("N")  # under the titles of its row
 
 
 def grid(audits: Mapping[str, Audit], columns: int = 15, rows: int = 3) -> Figure:

@@ -176,11 +176,11 @@ def fig5(lab: Lab) -> Made:
     rows = target.weights["layer1.weight"]
     figure, places = draw.blank(2, 3, 2.4)
     num = circle.covered(points, found[0])
-    circle.dots(places[0], *found, f"model inversion, 2-D: {num} of {len(points)} (paper: 7)")
+    circle.dots(places[0], *found, f"inversion, 2-D: {num} of {len(points)} (paper: 7)")
     circle.ring(places[0], points)
     live = rows[rows.norm(dim=1) > LIVE * rows.norm(dim=1).max()]
     shown = 1.2 * live / live.norm(dim=1).max()
-    circle.dots(places[3], shown, torch.zeros(len(live)), "weights, 2-D, relative sizes")
+    circle.dots(places[3], shown, None, "weights, 2-D, relative sizes")
     circle.ring(places[3], points)
     claims = [
         Claim(
@@ -198,9 +198,10 @@ def fig5(lab: Lab) -> Made:
             few(byinversion, f"inversion gives at most a handful, {name}", "class representatives", HANDFUL)
         )
         claims.append(few(byweights, f"weights give at most a handful, {name}", "3 or 4", HANDFUL))
-        draw.pairs_in(places[place], byinversion, f"model inversion, {name}: {byinversion.record.num_good} good")
+        draw.pairs_in(places[place], byinversion, f"inversion, {name}: {byinversion.record.num_good} good")
         shown = f"weights, {name}: {byweights.record.num_good} good (paper: 3–4)"
         draw.pairs_in(places[place + 3], byweights, shown)
+    circle.explain(figure)
     return Made(figure, claims)
 
 
@@ -462,15 +463,15 @@ ITEMS = (
     Item(fig2, (CIRCLE,), 75),
     Item(fig3, (N500, MNIST), 70),
     Item(fig4, tuple(FIG4.values()), 225),
-    Item(fig5, (CIRCLE, N500, MNIST), 210, attacked=False, inverted=True),
+    Item(fig5, (CIRCLE, N500, MNIST), 150, attacked=False, inverted=True),
     Item(fig6, (N100,), 25),
     Item(fig7, (N1000,), 50),
     Item(fig8, (NARROW,), 20),
     Item(fig9, (DEEP,), 35),
     Item(fig10, (DEEPER,), 35),
     Item(fig11, (BIASED,), 30),
-    Item(fig12, (N500,), 95, attacked=False, inverted=True),
-    Item(fig13, (MNIST,), 45, attacked=False, inverted=True),
+    Item(fig12, (N500,), 45, attacked=False, inverted=True),
+    Item(fig13, (MNIST,), 30, attacked=False, inverted=True),
     Item(fig14, (N500,), 10, attacked=False),
     Item(fig15, (MNIST,), 10, attacked=False),
     Item(fig16, (*FIG16.values(), N50, N500), 195),

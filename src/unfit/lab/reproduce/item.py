@@ -264,7 +264,8 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
     }
     each["auto"] = each["fast"] + each["unmix"]
     once = pass_operations(architecture) / operations_per_second()
-    each["inversion"] = 4 * FULL.inversions * Inversion().iterations * once
+    if "inversion" in attacks:  # so many starts need not be a multiple of the classes of other nets
+        each["inversion"] = Inversion(num_candidates=FULL.inversions).seconds(architecture)
     return 6 * _passes(setup) * once + sum(each[attack] for attack in attacks)
 
 
