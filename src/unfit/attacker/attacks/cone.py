@@ -280,16 +280,21 @@ def with_ones(space: Space | None, weight: Tensor, bias: Tensor) -> Space | None
     Training then adds Σ_i α_i x_iᵀ to the weights and another Σ_i β_i to the bias. β_i is near to α_i, or in a
     direction of its own, which looks like the sum of centred samples. What one-hot groups add up to is exact.
     """
-    if space is None or is_centred(space):
-        alone = _space(weight, has_bias=False)
-        enough = alone is not None and alone.values.shape[1] > ENOUGH_COLUMNS * alone.n
-        space = alone if alone is not None and enough and has_cone(alone) else space
-    if space is None:
-        return None
+    if space is not None and not is_centred(space):
+        return _with_groups(space, bias) or space
+    alone = _space(weight, has_bias=False)
+    if alone is None:
+        return space
+    enough = alone.values.shape[1] > ENOUGH_COLUMNS * alone.n
+    return _with_groups(alone, bias) or (alone if enough and has_cone(alone) else space)
+
+
+def _with_groups(space: Space, bias: Tensor) -> Space | None:
+    """The span with what one-hot groups add up to as its bias; None if there are no such groups."""
     near = space.neurons.T @ bias[:, 0].numpy() if space.bias is None else space.bias
     found = find_ones(space.values, space.scale, near)
     if found is None:
-        return space
+        return None
     ones, noise = found
     return replace(space, bias=ones / noise, scale=space.scale / noise)
 
