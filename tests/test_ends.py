@@ -359,6 +359,15 @@ def test_a_signal_ends_even_long_computations_within_two_seconds(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupt_inside_exec_has_the_same_exit_code(tmp_path: Path) -> None:
+    """As when dataclasses are being imported: `python -m` would die of the signal itself, after all was said."""
+    inside = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    (tmp_path / "it.py").write_text(f"from unfit.base.ends import ending\nwith ending():\n    exec({inside!r})\n")
+    ended = subprocess.run([sys.executable, "-m", "it"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert one_line(ended.stderr).startswith("unfit: interrupted; ")
+    assert ended.returncode == 130
+
+
 def test_an_interrupted_sweep_says_what_is_kept_and_its_workers_are_silent(
     run: Run, begin: Begin, tmp_path: Path
 ) -> None:
