@@ -213,6 +213,15 @@ def test_the_folder_one_is_in_can_be_replaced(run: Run, tmp_path: Path, monkeypa
     assert (tmp_path / "here" / "fit.json").is_file()
 
 
+@pytest.mark.parametrize("out", ["/", "..", "x/.."])
+def test_an_output_needs_a_name(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, error = run(*FIT, "--out", out, "--force")
+    assert code == 2
+    assert "choose another --out" in one_line(error)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_class_whose_name_is_not_utf8_is_read(run: Run, tmp_path: Path) -> None:
     for label, name in enumerate((b"caf\xe9", b"tea\x1b[31m\n")):
         folder = Path(os.fsdecode(bytes(tmp_path / "images") + b"/" + name))
