@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from unfit import Auto, audit
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.method import gather
 from unfit.auditor.case import case_of
 
+RECTANGLES = 20  # in a picture
 START = 0.1  # standard deviation of the start, where samples have values within ±0.5
 
 
@@ -47,10 +47,15 @@ SIZES = {
 
 
 def pictures(n: int, shape: tuple[int, int, int], seed: int) -> Tensor:
-    """Patches of random colours on a coarse grid: few edges, as in photographs."""
+    """Rectangles of random colours, one on top of the other: few edges, each where it is in no other picture."""
     random = torch.Generator().manual_seed(seed)
-    coarse = torch.rand(n, shape[0], 16, 16, generator=random) - 0.5
-    return F.interpolate(coarse, shape[1:], mode="nearest")
+    x = torch.zeros(n, *shape)
+    corners = torch.rand(n, RECTANGLES, 2, 2, generator=random).sort(-1).values * torch.tensor(shape[1:])[:, None]
+    colours = torch.rand(n, RECTANGLES, shape[0], generator=random) - 0.5
+    for picture, places, fills in zip(x, corners.long().tolist(), colours, strict=True):
+        for ((top, bottom), (left, right)), fill in zip(places, fills, strict=True):
+            picture[:, top : bottom + 1, left : right + 1] = fill[:, None, None]
+    return x
 
 
 def planted(size: Size, x: Tensor, y: Tensor) -> nn.Sequential:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unfit.attacker.duals import find_column, hear
+from unfit.attacker.duals import find_column, hear, least
 
 N, WIDTH, INPUTS = 30, 200, 90
 NONE = np.zeros((0, N))
@@ -97,3 +97,12 @@ def test_a_column_that_is_not_dual_to_what_is_not_known_yet_is_not_called_exact(
     off = weight @ x.T < 0
     off |= np.random.default_rng(1).random(off.shape) < 0.2
     assert not hear(neurons, off[:, :15], a[:15], NONE).clean.any()
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 0.0, -1e-9])
+def test_the_least_vector_is_found_also_where_rounding_left_a_negative_eigenvalue(smallest):
+    random = np.random.default_rng(0)
+    basis = np.linalg.qr(random.normal(size=(20, 20)))[0]
+    squares = basis * np.array([smallest, *random.uniform(1, 2, size=19)]) @ basis.T
+    near = basis[:, 0] + 0.3 * random.normal(size=20)
+    assert abs(least(squares, near) @ basis[:, 0]) > 1 - 1e-9

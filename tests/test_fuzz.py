@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
+import random
 import resource
+import signal
 import struct
 import sys
 import zipfile
@@ -60,6 +63,23 @@ def test_the_fuzzer_sees_what_is_not_an_error_of_ours(tmp_path: Path) -> None:
             raise KeyError
 
     assert sum(fuzz.fuzz("x", fuzz.Reader(tmp_path / "x.json", read), 50, 0).values()) > 25
+
+
+def test_the_fuzzer_outlives_what_it_reads(tmp_path: Path) -> None:
+    """An input that ends the process is a failure, and the others are tried."""
+    fuzz = fuzzer()
+    file, files = tmp_path / "x", [fuzz.mutated(random.Random(f"x 0 {i}"), "", b"xyz") for i in range(50)]
+    file.write_bytes(b"xyz")
+
+    def read() -> None:
+        if len(file.read_bytes()) > 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        raise KeyError
+
+    found = fuzz.fuzz("x", fuzz.Reader(file, read), 50, 0)
+    longer = sum(len(each) > 3 for each in files)
+    assert 5 < longer < 45
+    assert found == {"SIGSEGV": longer, "KeyError in ?": 50 - longer}
 
 
 # What it has found --------------------------------------------------------------------------------------------

@@ -114,13 +114,22 @@ def test_the_vote_is_the_mean_of_all_candidates_nearly_as_near() -> None:
     assert both.similarity[0] > alone.similarity[0]
 
 
-def test_order_of_candidates_and_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "size"), [("PAIRS_AT_ONCE", 70), ("VALUES_AT_ONCE", 3 * 2 * 625)])
+def test_order_of_candidates_and_chunks_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, limit: str, size: int
+) -> None:
     samples = faces(*range(10), *range(110, 120))
     candidates = torch.randn(30, 1, 25, 25, generator=torch.Generator().manual_seed(1))
-    whole = match(candidates, samples, samples.mean)
+    stage = torch.arange(30) // 15
+    whole = match(candidates, samples, samples.mean, stage=stage)
     assert torch.allclose(match(candidates.flip(0), samples, samples.mean).similarity, whole.similarity, atol=1e-5)
-    monkeypatch.setattr("unfit.auditor.match.PAIRS_AT_ONCE", 70)
-    assert torch.allclose(match(candidates, samples, samples.mean).similarity, whole.similarity, atol=1e-5)
+    monkeypatch.setattr(f"unfit.auditor.match.{limit}", size)
+    steps: list[float] = []
+    split = match(
+        candidates, samples, samples.mean, stage=stage, progress=lambda share, words: steps.append(share)
+    )
+    assert torch.allclose(split.over_time, whole.over_time, atol=1e-5)
+    assert len(steps) > 6  # two or three samples at a time
 
 
 def test_other_similarities_equal_the_libraries() -> None:

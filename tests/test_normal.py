@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
+import warnings
 from pathlib import Path
 
+import h5py
 import pytest
+import skops.io
 import torch
+from safetensors.torch import save_file
+from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -14,6 +20,7 @@ from unfit import Auto, Policy, UnfitError, as_target, attack, audit, draw, draw
 from unfit.attacker.candidates import save_candidates
 from unfit.auditor.case import case_of
 from unfit.auditor.oracle import consult
+from unfit.base.load import Reading, load_target
 from unfit.base.nets import outputs
 from unfit.base.normal import UNEVEN, normal_form
 
@@ -153,6 +160,91 @@ def test_a_disguise_does_not_pass(net: nn.Sequential, disguise) -> None:  # type
     assert audit(disguise(net), PRIVATE, UNSEEN, attack=Auto(seeds=0)).verdict == "leak"
 
 
+# The same in every kind of file -------------------------------------------------------------------------------
+
+
+def layers_of(net: nn.Sequential) -> list[nn.Linear]:
+    return [layer for layer in net if isinstance(layer, nn.Linear)]
+
+
+def as_onnx(net: nn.Sequential, folder: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this exporter is deprecated; the other one needs another package
+        torch.onnx.export(net, (X[:1],), folder / "net.onnx", dynamo=False)
+    return folder / "net.onnx"
+
+
+def as_keras(net: nn.Sequential, folder: Path) -> Path:
+    first = {"class_name": "InputLayer", "config": {"name": "in", "batch_shape": [None, 25, 25, 1]}}
+    layers = [first, {"class_name": "Flatten", "config": {"name": "flat"}}]
+    with h5py.File(folder / "net.h5", "w") as file:
+        inside = file.create_group("model_weights")
+        for i, layer in enumerate(layers_of(net)):
+            about = {"name": f"d{i}", "activation": "relu" if layer.out_features > 1 else "sigmoid"}
+            layers.append({"class_name": "Dense", "config": about})
+            group = inside.create_group(f"d{i}")
+            group.attrs["weight_names"] = ["k", "b"]
+            group["k"], group["b"] = layer.weight.T, layer.bias
+        inside.attrs["layer_names"] = list(inside)
+        file.attrs["model_config"] = json.dumps({"class_name": "Sequential", "config": {"layers": layers}})
+    return folder / "net.h5"
+
+
+def as_skops(net: nn.Sequential, folder: Path) -> Path:
+    layers = layers_of(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MLPClassifier([layer.out_features for layer in layers[:-1]], max_iter=1)
+        model.fit(PRIVATE[0].flatten(1), PRIVATE[1])
+    model.coefs_ = [layer.weight.T.numpy() for layer in layers]
+    model.intercepts_ = [layer.bias.numpy() for layer in layers]
+    skops.io.dump(model, folder / "net.skops")
+    return folder / "net.skops"
+
+
+def as_hugging_face(net: nn.Sequential, folder: Path) -> Path:
+    (folder / "config.json").write_text("{}")
+    save_file(nn.ModuleDict({"model": nn.ModuleList(layers_of(net))}).state_dict(), folder / "model.safetensors")
+    return folder
+
+
+CODE = """
+from torch import nn
+from torch.nn import functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in {sizes}])
+    def forward(self, x):
+        x = x.flatten(1)
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x))
+        return self.layers[-1](x)
+"""
+
+
+def as_code(net: nn.Sequential, folder: Path) -> Path:
+    layers = layers_of(net)
+    (folder / "net.py").write_text(
+        CODE.format(sizes=[(layer.in_features, layer.out_features) for layer in layers])
+    )
+    torch.save(nn.ModuleDict({"layers": nn.ModuleList(layers)}).state_dict(), folder / "net.pt")
+    return folder / "net.pt"
+
+
+@pytest.mark.parametrize("write", [as_onnx, as_keras, as_skops, as_hugging_face, as_code])
+def test_a_disguise_is_undone_in_every_kind_of_file(net: nn.Sequential, tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
+    path = write(many_dead(rescaled(net)), tmp_path)
+    model = f"{tmp_path / 'net.py'}:Net" if write is as_code else None
+    case = case_of(load_target(path, Reading(input_shape=(1, 25, 25), model=model)), PRIVATE, UNSEEN)
+    assert torch.allclose(outputs(case.target.net(), X), outputs(net, X), atol=1e-3)
+    disguised, found = case.forms()
+    assert disguised.attacked.architecture.hidden == (WIDTH + 300, NEXT)
+    assert found.attacked.architecture.hidden == (WIDTH, NEXT)
+    assert found.attacked.weights["layer2.weight"].norm(dim=0).log().std() < UNEVEN
+    assert consult(disguised, disguised.mixtures, 11).p_value(0.01) < 1e-6
+
+
 # Where there is no normal form: nets with a base, convolutions, layers of other kinds ----------------------------
 
 
@@ -206,8 +298,22 @@ def before_other_layers() -> Pair:
     return found, None
 
 
+def behind_a_blur() -> Pair:
+    """Samples become so much alike before they enter the first dense layer that there they hardly differ."""
+    torch.manual_seed(0)
+    net, blur = trained(nn.Sequential(nn.Flatten(), *dense(D))), nn.Conv2d(1, 1, 25, padding=12, bias=False)
+    near = torch.exp(-(torch.arange(-12, 13) ** 2) / 18)
+    blur.weight.data[0, 0] = 100 * near[:, None] * near / near.sum() ** 2
+    blur.weight.data[0, 0, 12, 12] += 1
+    found = nn.Sequential(blur, copy.deepcopy(net)).requires_grad_(False)
+    matrix = blur(torch.eye(D).view(D, 1, 25, 25)).flatten(1).double()
+    found[1][1].weight.data = torch.linalg.solve(matrix, net[1].weight.double().T).T.float()
+    assert torch.allclose(found(X), net(X), atol=1e-3)
+    return found, None
+
+
 @pytest.mark.parametrize(
-    "disguise", [decoys_since_the_base, made_up_base, behind_a_convolution, before_other_layers]
+    "disguise", [decoys_since_the_base, made_up_base, behind_a_convolution, before_other_layers, behind_a_blur]
 )
 def test_the_function_tells_what_disguised_weights_do_not(disguise) -> None:  # type: ignore[no-untyped-def]
     weights, found = p_values(*disguise())
@@ -260,7 +366,22 @@ def steep_steps(net: nn.Sequential) -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("disguise", [of_another_net, steep_steps])
+class WithoutGradients(nn.Module):
+    """A front that gives no gradients with respect to the samples."""
+
+    def __init__(self, front: nn.Module, net: nn.Module) -> None:
+        super().__init__()
+        self.front, self.net = front, net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.front(x).detach())
+
+
+def behind_a_silent_blur(net: nn.Sequential) -> nn.Module:
+    return WithoutGradients(*behind_a_blur()[0])
+
+
+@pytest.mark.parametrize("disguise", [of_another_net, steep_steps, behind_a_silent_blur])
 def test_gradients_that_the_outputs_do_not_follow_are_not_asked(net: nn.Sequential, disguise) -> None:  # type: ignore[no-untyped-def]
     model = disguise(net)
     assert torch.allclose(model(X), net(X), atol=1e-2)

@@ -70,7 +70,7 @@ def agreed(runs: list[Tensor], mixtures: Mixtures) -> Agreed | None:
     """The clusters that at least two runs found, with what speaks for each."""
     maps = torch.cat(runs)[:MOST_COMPARED].to(mixtures.weight)
     origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST_COMPARED].to(maps.device)
-    unit = F.normalize(maps, dim=1)
+    unit = maps.div_(maps.norm(dim=1, keepdim=True).clamp_min(1e-12))  # in place: they may take a gigabyte
     clusters = [cluster for cluster in find_clusters(unit, origin) if cluster.num_runs > 1]
     if not clusters:
         return None

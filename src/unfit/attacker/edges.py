@@ -20,6 +20,9 @@ from unfit.attacker.span import Span
 
 POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
 MOST_POSITIONS = 2**14  # of larger pictures every second, third, … pixel: there are still many for each source
+# Unmixing needs fewer. 100 pictures of 224×224, mosaics of CIFAR's: with 126, 63 and 31 pixels for each source all
+# come back, with a mean cosine of 0.977, 0.976 and 0.973, in 13, 5 and 3 seconds.
+ENOUGH_PER_SOURCE, LEAST_POSITIONS = 32, 2**12
 
 # Neighbours of a vector's inputs
 NEIGHBOURS = 3  # of each input; of 100 digits peel proves as many with 2, 3 or 4
@@ -81,7 +84,7 @@ def _most_alike(unit: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(cosines), torch.cat(numbers)
 
 
-def edge_groups(rows: Tensor, layout: Layout) -> Tensor:
+def edge_groups(rows: Tensor, layout: Layout, most: int = MOST_POSITIONS) -> Tensor:
     """What is sparse in a source: (r, groups, size). A group is all differences, of all channels, at one place.
 
     Values of a vector without neighbours are groups of their own.
@@ -95,7 +98,12 @@ def edge_groups(rows: Tensor, layout: Layout) -> Tensor:
     across = image[..., :-1, 1:] - image[..., :-1, :-1]
     down = image[..., 1:, :-1] - image[..., :-1, :-1]
     groups = torch.cat([across, down], 1).flatten(2).transpose(1, 2)
-    return groups[:, :: -(-groups.shape[1] // MOST_POSITIONS)].contiguous()
+    return groups[:, :: -(-groups.shape[1] // most)].contiguous()
+
+
+def enough_positions(num_sources: int) -> int:
+    """Places of a large picture whose edges tell so many sources apart."""
+    return min(max(LEAST_POSITIONS, ENOUGH_PER_SOURCE * num_sources), MOST_POSITIONS)
 
 
 def tellable(shape: tuple[int, ...]) -> int:

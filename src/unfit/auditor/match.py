@@ -29,7 +29,8 @@ WINDOWS = (3, 7, WINDOW)  # of SSIM: 11 is the usual Gaussian window, 3 is in th
 VOTE = 1.1  # candidates within this factor of the nearest distance are averaged
 CONV_VOTE = 1.5  # the same for convolutional nets (B23)
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
-SAMPLES_AT_ONCE = 500  # pictures compared in one batch
+SAMPLES_AT_ONCE = 500  # pictures compared in one batch …
+VALUES_AT_ONCE = 2**26  # … and values of their reconstructions, after each stage: 256 MB, a few times over
 CANDIDATES_AT_ONCE = 10_000  # in one block, if they are in memory already
 SPARSE = 1 / 16  # share of chosen pairs below which adding them one by one beats a matrix product
 PAIRS_ADDED = 1_000  # chosen pairs added in one batch
@@ -112,7 +113,8 @@ def match(
     num_near = min(NEIGHBOURS, len(blocks) - (0 if copies is None else int(copies.sum())))
     distances = _distances_to(blocks, samples.measure != "relative error")
     pictures, near, over_time = [], [], []
-    for rows in _chunks(len(samples), len(blocks)):
+    num_stages = 1 if stage is None else int(stage.max()) + 1
+    for rows in _chunks(len(samples), len(blocks), num_stages * math.prod(blocks.shape)):
         progress(rows.start / len(samples), "comparing")
         x = samples.x[rows]
         distance = distances((x - mean).flatten(1))
@@ -129,9 +131,9 @@ def match(
     return Matches(centred, show(centred, mean), similarity[-1], candidate[:, 0], assigned, similarity)
 
 
-def _chunks(n: int, m: int) -> list[slice]:
-    """Split n samples so that the distances of a chunk to m candidates fit into memory."""
-    size = min(max(1, PAIRS_AT_ONCE // m), SAMPLES_AT_ONCE)
+def _chunks(n: int, m: int, d: int) -> list[slice]:
+    """Split n samples so that distances to m candidates, and d values for each sample, fit into memory."""
+    size = min(max(1, PAIRS_AT_ONCE // m), SAMPLES_AT_ONCE, max(1, VALUES_AT_ONCE // d))
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
@@ -209,7 +211,12 @@ def normalise(x: Tensor) -> Tensor:
 def nearest(queries: Tensor, among: Tensor) -> Tensor:
     """The position of the row nearest to each query in normalised distance."""
     distances = _distances_to(in_blocks(among), normalised=True)
-    return torch.cat([distances(queries[rows].flatten(1)).argmin(1) for rows in _chunks(len(queries), len(among))])
+    return torch.cat(
+        [
+            distances(queries[rows].flatten(1)).argmin(1)
+            for rows in _chunks(len(queries), len(among), queries[0].numel())
+        ]
+    )
 
 
 def nearest_other(samples: Samples, i: int) -> int:
@@ -238,7 +245,8 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
 
 def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
     """The similarity of each sample to its assigned candidate, 0 if it has none."""
-    parts = [compare(found[rows], samples, rows, mean, window) for rows in _chunks(len(samples), 1)]
+    chunks = _chunks(len(samples), 1, math.prod(samples.shape))
+    parts = [compare(found[rows], samples, rows, mean, window) for rows in chunks]
     return torch.where(taken < 0, 0, torch.cat(parts))
 
 

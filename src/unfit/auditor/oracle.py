@@ -5,12 +5,15 @@ no search. It asks how strongly the weights react to the part of a sample that n
 it for private and unseen samples alike. If the model never saw the private ones, both react equally.
 
 Weights can be disguised. So the function is asked too: its gradients with respect to the inputs are mixtures of
-the same samples, and stay what they are however the weights are written. Gradients can be falsified, by code or by
-steep steps that are too small to matter, so only those count that the outputs follow.
+the same samples, and stay what they are however the weights are written. Layers in front of the attacked one can
+stretch what enters it until little of a sample is left to weigh, so the samples themselves are asked about too.
+Gradients can be falsified, by code or by steep steps that are too small to matter, so only those count that the
+outputs follow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,10 +30,14 @@ from unfit.base.target import Target
 if TYPE_CHECKING:
     from unfit.auditor.case import Case
 
+Net = Callable[[Tensor], Tensor]
+
 RIDGE = 1e-4  # of the largest squared singular value of the samples: copies among them must not divide by zero
 MOST_SAMPLES = 1000  # of each set that are weighed against each other: that takes seconds
 GRADIENT_VALUES = 2**26  # in the gradients of one set: 256 MB, so of large inputs fewer samples are asked about
-GRADIENTS_AT_ONCE = 256  # samples whose gradients are computed together
+GRADIENTS_AT_ONCE = 256  # samples whose gradients are computed together …
+WHOLE_AT_ONCE = 16  # … and through layers in front, which keep up to 100 MB of each
+MOST_WHOLE = 100  # samples of each set that are asked about through layers in front, at up to a second each
 STEP = 0.01  # of the samples' length: as far as the outputs are followed along their gradients …
 MISSED = 0.5  # … and the share of the change promised by these that may be missing, since gates switch on the way
 FALSE = 0.5  # share of gradients that the outputs do not follow, from which on none of them is believed
@@ -64,12 +71,9 @@ class Oracle:
     """The answers of the weights, the function and its change since the base; and the best that the span shows."""
 
     answers: tuple[Reactions, ...]
+    asked_function: bool  # whether its gradients with respect to the samples could be asked
     similarity: Tensor  # (n,): of each sample with its projection on the attacked span
     unseen_similarity: Tensor
-
-    @property
-    def asked_function(self) -> bool:
-        return len(self.answers) > 1
 
     def clearest(self, fpr: float) -> Reactions:
         return min(self.answers, key=lambda each: each.p_value(fpr))
@@ -93,7 +97,11 @@ def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
         span_similarity(samples, each, mixtures, case.mean, window)
         for samples, each in zip((case.private, case.unseen), maps, strict=True)
     ]
-    return Oracle((react(maps, mixtures), *ask_function(maps, mixtures, case.target)), *shown)
+    of_layer = ask_function(maps, mixtures, case.target)
+    has_front = mixtures.conv is not None or case.target.has_prefix
+    of_samples = ask_samples(case) if has_front else []
+    asked = bool(of_samples if has_front else of_layer)
+    return Oracle((react(maps, mixtures), *of_layer, *of_samples), asked, *shown)
 
 
 def maps_of(case: Case, mixtures: Mixtures) -> list[Tensor]:
@@ -121,6 +129,16 @@ def ask_function(maps: list[Tensor], mixtures: Mixtures, target: Target) -> list
     return [_of_both(sets, each) for each in found if each.any()]
 
 
+def ask_samples(case: Case) -> list[Reactions]:
+    """The reactions of the gradients with respect to the samples, through all layers in front."""
+    target, (private, unseen) = case.target, case.given
+    num = max(2, min(MOST_WHOLE, GRADIENT_VALUES // private.x[0].numel()))
+    sets = [each.centred(private.mean).x[:num].flatten(1) for each in (private, unseen)]
+    call = target.whole.call if target.whole is not None else target.net()
+    found = gradients(lambda x: call(x.view(len(x), *private.shape)), torch.cat(sets), WHOLE_AT_ONCE)
+    return [_of_both(sets, found)] if found.any() else []
+
+
 def _after(target: Target, mixtures: Mixtures) -> nn.Module:
     """From what enters the attacked layer, as a vector, to the outputs."""
     net = target.net()
@@ -131,13 +149,13 @@ def _after(target: Target, mixtures: Mixtures) -> nn.Module:
     return nn.Sequential(*layers[first:])
 
 
-def gradients(net: nn.Module, x: Tensor) -> Tensor:
+def gradients(net: Net, x: Tensor, at_once: int = GRADIENTS_AT_ONCE) -> Tensor:
     """Of the outputs in random proportions with respect to inputs (n, d), and as many; zero where there are none.
 
     ∂Φ/∂x = Σ_j ∂Φ/∂s_j · w_j: mixtures of the rows of the first layer, of those alone that the outputs depend on.
     """
     random, found, true = torch.Generator().manual_seed(0), [], []
-    for part in x.split(GRADIENTS_AT_ONCE):
+    for part in x.split(at_once):
         inputs = part.clone().requires_grad_()
         with torch.enable_grad():
             phi = net(inputs)
@@ -157,7 +175,7 @@ def proportions(shape: torch.Size, random: torch.Generator) -> Tensor:
     return F.normalize(share - share.mean(1, keepdim=True) if shape[1] > 1 else share)  # ±1 of a single output
 
 
-def follows(net: nn.Module, x: Tensor, share: Tensor, gradient: Tensor) -> Tensor:
+def follows(net: Net, x: Tensor, share: Tensor, gradient: Tensor) -> Tensor:
     """Whether Φ changes along each of its gradients about as much as that promises: (n,)."""
     size = gradient.norm(dim=1)
     length = STEP * x.norm(dim=1).mean()

@@ -45,6 +45,7 @@ def ending() -> Iterator[None]:
             end(str(error), error.exit_code)
         except KeyboardInterrupt as error:
             word, code = next(ENDS[kind] for kind in type(error).__mro__ if kind in ENDS)
+            exec("pass")  # or `python -m` remembers an interrupt in an earlier `exec`, and dies of that
             end(f"{word}; {str(error) or KEPT}", code)
         except Exception as error:  # the last resort: a crash must not look like a verdict
             end(_unforeseen(error), UnfitError.exit_code)

@@ -92,6 +92,8 @@ def new_file(path: Path, force: bool, mark: Mark | None = None) -> Iterator[Path
 @contextmanager
 def _place_for(path: Path, force: bool) -> Iterator[tuple[Path, Path, Path]]:
     """Yield the final path, where to write, and where to move the old output."""
+    if path.name in ("", ".."):
+        raise UnfitError(f"{path} has no name of its own to be written under: choose another `out`")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _identity(path)  # raises for a name that the disk does not take

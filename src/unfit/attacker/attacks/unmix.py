@@ -18,7 +18,7 @@ from pydantic import PositiveFloat, PositiveInt
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.costs import OVERHEAD, operations_per_second
-from unfit.attacker.edges import edge_groups, tellable
+from unfit.attacker.edges import edge_groups, enough_positions, tellable
 from unfit.attacker.ica import Contrast, edge_density, separate
 from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
 from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
@@ -67,7 +67,7 @@ class Unmix(Method):
             progress(i / len(plan), name)
             if is_over():
                 return
-            groups = edge_groups(span.right[:rank], mixtures.shape)
+            groups = edge_groups(span.right[:rank], mixtures.shape, enough_positions(rank))
             mixing = separate(groups, contrast, orthogonal, self.iterations, self.seed + i)
             maps = mixing @ span.right[:rank]
             x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
@@ -95,9 +95,9 @@ class Unmix(Method):
     def seconds(self, ranks: list[int], shape: tuple[int, ...]) -> float:
         """Each iteration takes two products with the edges, the score of each edge, and a polar factor."""
         channels, *sides = shape if len(shape) == 3 else (1, math.prod(shape))
-        edges = 2 * channels * math.prod(sides)
+        edges = [2 * channels * min(math.prod(sides), enough_positions(r)) for r in ranks]
         # by measurement, a score costs about a hundred operations an edge, and an SVD about 100 r³
-        each = [4 * r**2 * edges + 100 * r * edges + 100 * r**3 for r in ranks]
+        each = [(4 * r**2 + 100 * r) * num + 100 * r**3 for r, num in zip(ranks, edges, strict=True)]
         speed = operations_per_second()
         return len(self.runs) * self.iterations * sum(OVERHEAD + ops / speed for ops in each)
 
