@@ -52,7 +52,7 @@ CLEAR = 0.1  # noise of a zero against the typical other value: above, nothing c
 # Corners. Directions have unit length, values mean size 1.
 WIDTHS = tuple(np.geomspace(1, 1e-2, 20).tolist())  # of “small”: 12 that end at 10⁻³ are too steep
 NEGATIVE = 100.0  # what a negative value costs: 10 does as well, 1 finds a quarter for 200 samples with 47% zeros
-RIDGE = 1e-12  # times the mean diagonal, so that solving never fails
+RIDGE = 1e-12  # times the mean diagonal, so that solving never fails; in units of the noise, nothing at all
 SOFT = 0.1  # of the mean value: what a reweighted program takes for small
 STUCK = 0.999  # cosine of two answers in a row: reweighting changes nothing any more
 ROUGH = (1e-2, 1e-3, 1e-4)  # of the mean value: what first counts as zero in a program's answer
@@ -414,7 +414,7 @@ def rest_error(whole: Space, space: Space, a: Array) -> float:
         return 0.0
     zero = vanishing(space, a)
     squares, vectors = np.linalg.eigh(space.values[:, zero] @ space.values[:, zero].T)
-    spread = np.square(vectors[:, 1:].T @ rest) / np.maximum(squares[1:, None], np.finfo(float).tiny)
+    spread = np.square(vectors[:, 1:].T @ rest) / np.maximum(squares[1:, None], RIDGE)
     error = np.linalg.norm(np.sqrt(spread.sum(0) + 1) * scale)
     return float(error / np.linalg.norm(a @ rest * scale))
 
