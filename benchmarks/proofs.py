@@ -1,4 +1,4 @@
-"""How often is a proof wrong? python benchmarks/proofs.py DATA RESULTS [--proofs 10000] [--kinds faces,adapter]
+"""How often is a proof wrong? python benchmarks/proofs.py DATA RESULTS [--proofs 10000] [--kinds faces,adapter] [--first 0]
 
 Small nets are trained on few samples by the plain PyTorch code below, from a start that `peel` is given, and every proven
 picture is compared with the samples. It is right if one of them has a correlation above 0.99 with it and lies within a
@@ -217,9 +217,9 @@ def read(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
 
 
-def main(data: Path, results: Path, wanted: int, kinds: list[str], method: str) -> None:
+def main(data: Path, results: Path, wanted: int, kinds: list[str], method: str, first: int) -> None:
     torch.set_num_threads(1)
-    rows, seed = read(results), 0
+    rows, seed = read(results), first
     while sum(row["proofs"] for row in rows) < wanted:
         for kind in kinds:
             if not any((row["kind"], row["seed"]) == (kind, seed) for row in rows):
@@ -237,5 +237,8 @@ if __name__ == "__main__":
     parser.add_argument("--proofs", type=int, default=10_000)
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--attack", default="peel", help="cone has proofs, too")
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed; a rule is tested on seeds that it did not come from"
+    )
     given = parser.parse_args()
-    main(given.data, given.results, given.proofs, given.kinds, given.attack)
+    main(given.data, given.results, given.proofs, given.kinds, given.attack, given.first)

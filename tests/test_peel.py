@@ -20,6 +20,7 @@ from unfit.attacker.attacks.peel import (
     are_exact,
     consistent,
     drop_mixtures,
+    find_again,
     find_columns,
     fit_columns,
     has_rival,
@@ -37,6 +38,7 @@ from unfit.attacker.attacks.peel import (
     purify,
     read_change,
     sharpen,
+    sparsest,
 )
 from unfit.attacker.candidates import Part, load_candidates, save_candidates
 from unfit.attacker.mixtures import read_mixtures
@@ -207,6 +209,31 @@ def test_a_column_is_found_from_gates_that_are_partly_wrong(planted):
     assert (cosine > 0.999).sum() >= 11
     sharp = torch.stack([sharpen(change, column) for column in found[cosine > 0.999]])
     assert torch.nn.functional.cosine_similarity(sharp, columns[cosine > 0.999]).abs().min() > 1 - 1e-6
+
+
+def test_zeros_alone_lead_from_a_rough_column_to_the_column():
+    random = torch.Generator().manual_seed(0)
+    off = torch.rand(60, 300, generator=random) < 0.4
+    columns = level(torch.randn(60, 300, generator=random).masked_fill(off, 0))
+    space = torch.linalg.qr(columns.T)[0]
+    on_for_a_while = torch.rand(off.shape, generator=random) < 0.2
+    prior = torch.where(off | on_for_a_while, 0.99, 0.01)
+    rough = level((columns + 0.5 * torch.randn(columns.shape, generator=random)) @ space @ space.T)
+    assert F.cosine_similarity(rough, columns).max() < 0.99
+    assert (F.cosine_similarity(sparsest(space, prior, rough), columns) > 0.9999).sum() >= 57
+
+
+def test_a_search_that_ended_beside_a_column_is_made_again_by_its_picture(planted):
+    columns, off, change = planted
+    beside = level(columns.clone())
+    foreign = torch.randn(1, 12, generator=torch.Generator().manual_seed(3)).double() @ beside
+    beside[5] = level(beside[5:6] + 0.05 * foreign)[0]
+    sums = torch.where(off, -1.0, 1.0) + 0.1
+    again = find_again(change, beside, sums)
+    assert 5 in again
+    assert len(again) == 2  # one in ten of twelve
+    assert F.cosine_similarity(beside[5:6], columns[5:6]).abs() < 0.999
+    assert F.cosine_similarity(again[5], columns[5:6]).abs() > 0.99999
 
 
 def test_a_mixture_of_two_alike_columns_is_no_proof(planted):
