@@ -125,10 +125,10 @@ def step_by_step(
 def in_pieces(
     net: nn.Module, x: Tensor, lr: Tensor, label: Tensor, iterations: int, progress: Report = quiet
 ) -> Tensor:
-    """The same through a dense net, which is linear until a neuron turns on or off: equal steps are one.
+    """The same through a dense net. It is linear until a neuron turns on or off, so equal steps are taken at once.
 
-    x moves within the rows of W₁, so z = W₁x + b₁ moves by W₁W₁ᵀ, and nothing as long as x is touched until the
-    end: x + c W₁, where c sums lr · ∂Φ/∂z.
+    x moves within the rows of W₁, so z = W₁x + b₁ moves within those of W₁W₁ᵀ, and x itself is computed once, at
+    the end: x + c W₁, where c is the sum of lr · ∂Φ/∂z.
     """
     first, *later = (layer for layer in layers_of(net) if isinstance(layer, nn.Linear))
     z = first(x.flatten(1))
