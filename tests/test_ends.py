@@ -176,7 +176,8 @@ def test_a_parent_that_vanishes_is_told(run: Run, tmp_path: Path) -> None:
     def remove() -> None:
         while not (parent.is_dir() and any(parent.iterdir())):
             time.sleep(0.001)
-        shutil.rmtree(parent, ignore_errors=True)
+        while parent.exists():  # it is written to meanwhile
+            shutil.rmtree(parent, ignore_errors=True)
 
     thread = threading.Thread(target=remove)
     thread.start()

@@ -139,9 +139,10 @@ def find_ones(values: Array, scale: Array, near: Array) -> tuple[Array, float] |
     dots, along = sums.T @ sums, sums.T @ near
     sizes = np.sqrt(np.maximum(np.add.outer(dots.diagonal(), dots.diagonal()) - 2 * dots, np.finfo(float).tiny))
     cosines = np.triu(along[None] - along[:, None], 1) / sizes / np.linalg.norm(near)
-    for start, end in zip(*np.unravel_index(np.argsort(-cosines, axis=None)[:TRIED], cosines.shape), strict=True):
+    likely = np.argsort(-cosines, axis=None)[:TRIED]
+    for start, end in zip(*np.unravel_index(likely[cosines.flat[likely] > NEAR], cosines.shape), strict=True):
         ones, own = sums[:, end] - sums[:, start], float(np.sqrt(noise[end] - noise[start]))
-        if cosines[start, end] > NEAR and len(find_groups(values, scale / own, ones / own)) > 1:
+        if len(find_groups(values, scale / own, ones / own)) > 1:
             return ones, own
     return None
 

@@ -65,7 +65,7 @@ MADE_UP = 0.02  # relative distance from a mixture of two others, below which a 
 # Step 4: peel. Ranks and contrasts change from round to round, because each finds other samples.
 SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the samples still mixed
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
-MANY = 150  # samples from which on the second layer cleans components, in every other round
+MANY = 150  # samples from which on the second layer cleans components in every other round, and zeros decide
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 
 # Step 5: pictures
@@ -259,8 +259,11 @@ def find_columns(
     """
     space = (change.space if space is None else space).float()
     off, signals = likely_off(change.sums(x)), change.signals(x) if guess is None else guess
-    parts = zip(off.split(AT_ONCE), signals.split(AT_ONCE), strict=True)
-    return torch.cat([fit_columns(space, *part, iterations) for part in parts])
+    parts = list(zip(off.split(AT_ONCE), signals.split(AT_ONCE), strict=True))
+    found = [fit_columns(space, *part, iterations) for part in parts]
+    if change.n >= MANY:
+        found = [sparsest(space, each, near) for (each, _), near in zip(parts, found, strict=True)]
+    return torch.cat(found)
 
 
 def likely_off(sums: Tensor) -> Tensor:
@@ -272,8 +275,7 @@ def likely_off(sums: Tensor) -> Tensor:
 def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) -> Tensor:
     """Expectation–maximisation: a neuron is off (a ≈ 0 ± ε, prior `off`) or on (a ≈ signal ± 1); ε falls to zero.
 
-    Each step is a weighted least-squares problem for the coordinates of the column in `space`. It ends near the
-    column, and then zeros alone decide.
+    Each step is a weighted least-squares problem for the coordinates of the column in `space`.
     """
     a = signals @ space @ space.T
     for eps in torch.logspace(math.log10(FIRST_EPS), math.log10(LAST_EPS), iterations).tolist():
@@ -283,7 +285,7 @@ def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) ->
         share = torch.sigmoid(log_off - log_on)
         gram = weighted(space, share / eps**2 + (1 - share))
         a = torch.linalg.solve(gram, ((1 - share) * signals) @ space) @ space.T
-    return sparsest(space, off, level(a))
+    return level(a)
 
 
 def sparsest(space: Tensor, off: Tensor, guess: Tensor) -> Tensor:
@@ -473,7 +475,7 @@ def polish(change: Change, known: Tensor) -> Tensor:
     """
     for _ in range(PURIFY_PASSES):
         sums = change.sums(picture(judge(change, known)[0]))
-        again = find_again(change, known, sums)
+        again = find_again(change, known, sums) if change.n >= MANY else {}
         before, known = known, known.clone()
         for i in range(len(known)):
             others = torch.cat([known[:i], known[i + 1 :]])
