@@ -58,7 +58,7 @@ class Mixtures:
 
     @property
     def decays_evenly(self) -> bool:
-        """Whether all samples have the same part in the bias: weights did not decay, or may not have."""
+        """Whether weights are known not to have decayed: then each sample has one part in them and in the bias."""
         return self.decay == 1.0 and self.base is not None
 
     @property

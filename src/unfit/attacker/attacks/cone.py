@@ -791,6 +791,8 @@ def find_corners(
     part: Where they are sought: what the exact ones leave. banned: Corners that are none. by_programs: Solve
     linear programs instead of least squares. It ends early, so that the neurons can make the part smaller.
     """
+    if not part.values.size:
+        return others  # what is left is of no input
     if part.n == 1 and not len(others):
         return last_corner(space, part)
     most = min(space.n - len(exact), len(others) + max(FEW, part.n // ROUNDS))
