@@ -13,6 +13,7 @@ from unfit.attacker.codes import (
     Codes,
     all_records,
     are_borne_out,
+    are_mixed,
     equal,
     find_groups,
     samples_among,
@@ -168,3 +169,16 @@ def test_records_come_back_although_they_have_few_zeros():
     found = attack(model, Cone(), base)
     assert sorted(found.x[found.proven].tolist()) == sorted(x.tolist())
     assert not any(row in unseen.tolist() for row in found.x.tolist())
+
+
+def test_records_that_one_sample_is_a_mixture_of_are_found_out_by_their_strays():
+    """Sample 0 is half of records 0 and 1, and record 1 is a sample too: both have half of what it taught."""
+    random = np.random.default_rng(0)
+    on = random.random((150, 20)) < 0.5
+    learnt = np.where(on, random.normal(size=(150, 20)), 0)
+    apart = are_mixed(learnt, ~on & (learnt != 0))
+    assert not apart.any()
+    learnt[:, 1] += learnt[:, 0]
+    turned = (~on[:, 2]).nonzero()[0][:20]
+    learnt[turned, 2] = random.normal(size=20)  # gates that training turned are no mixture
+    assert are_mixed(learnt, ~on & (learnt != 0)).tolist() == [True, True] + [False] * 18

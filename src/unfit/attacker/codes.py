@@ -51,6 +51,7 @@ ZERO = 10.0  # times the noise: what a neuron that was off has of a sample
 LOSS, LEAST_LOSS = 0.05, 5  # of the neurons, and of zeros: what every exchange must lose
 ON_WITHOUT = 0.03  # share of neurons that a record leaves on but has no part in: 0 to 0.02 of samples' …
 OFF_WITH = 0.3  # … and of those it leaves off but has a part in, because training turned them on and off again
+STRAYS, EQUAL = 5, 3e-3  # such neurons, half of them at least, where it is the same multiple of another's part
 USUAL_OFF_WITH = 0.15  # the same of most records: 0.2 and more where samples are mixtures of the records
 DECIDED = 60  # neurons that a record leaves on or off throughout: with fewer, shares are too rough
 
@@ -284,7 +285,29 @@ def are_borne_out(mixing: Mixing, on: Flags, off: Flags) -> Flags:
     on_without = (on & ~part).sum(0) / np.maximum(on.sum(0), 1)
     off_with = (off & part).sum(0) / np.maximum(off.sum(0), 1)
     likely = (on_without < ON_WITHOUT) & (off_with < OFF_WITH) & ((on | off).sum(0) >= DECIDED)
+    likely &= ~are_mixed(mixing.weights, off & part)
     return np.asarray(likely & (np.median(off_with) < USUAL_OFF_WITH))
+
+
+def are_mixed(weights: Array, strays: Flags) -> Flags:
+    """Which records (n,) may be parts of one sample: where one has a part but should not, it is another's.
+
+    A sample that is half of each of two records gives both of them half of its own part, also where the one is off
+    and the other is on.
+    """
+    mixed = np.zeros(weights.shape[1], bool)
+    for i in (strays.sum(0) >= STRAYS).nonzero()[0].tolist():
+        own, parts = weights[strays[:, i], i, None], weights[strays[:, i]]
+        multiple = own / np.where(
+            np.abs(parts) < NEEDED * np.abs(own), np.inf, parts
+        )  # (strays, n): 0 if it has none
+        usual = np.median(multiple, axis=0)
+        same = (np.abs(multiple - usual) < EQUAL * np.abs(usual)).sum(0)
+        same[i] = 0
+        others = same >= max(STRAYS, len(own) / 2)
+        mixed |= others
+        mixed[i] |= others.any()
+    return mixed
 
 
 def spanning(rows: Array) -> Places:
