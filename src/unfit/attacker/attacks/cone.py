@@ -750,8 +750,8 @@ def heard_corners(
     banned = np.zeros((0, space.n))
     exact = columns = others = banned  # samples with an exact column, these columns, and other corners
     part, left, by_programs, pardoned = space, HEARINGS, False, False
+    most, least_left = 0, space.n  # corners known, and dimensions left, at best since any were dropped
     while True:
-        before = len(exact) + len(others), part.n
         others = find_corners(space, part, settings, progress, exact, others, banned, by_programs)
         known = np.vstack([exact, others])
         heard = hear(space.neurons, off_for(mixtures, whole, known), known, columns)
@@ -759,7 +759,8 @@ def heard_corners(
         exact, columns = known[heard.clean], heard.columns[heard.clean]
         others, banned = known[stays & ~heard.clean], np.vstack([banned, known[~stays]])
         part, left = space.beyond(columns), left - (not stays.all())
-        stuck = (len(known), part.n) == before
+        stuck = bool(stays.all()) and len(known) <= most and part.n >= least_left
+        most, least_left = (max(most, len(known)), min(least_left, part.n)) if stays.all() else (0, space.n)
         if stays.all() and (len(known) == space.n or is_over() or (stuck and by_programs)):
             return known, heard
         if stuck and len(banned) and not pardoned:
