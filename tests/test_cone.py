@@ -214,6 +214,14 @@ def test_weights_may_decay_while_biases_do_not(kind, decay):
     assert distances(unseen, came.x).min() > RIGHT
 
 
+def test_features_whose_scale_is_not_known_are_not_proven():
+    """Weights decayed, the bias did not, and features are no whole numbers: directions are right, sizes not."""
+    model, base, x, _ = trained("features", decay=1e-3)
+    came = attack(model, Cone(), base)
+    assert (torch.cosine_similarity(came.x[:, None].double(), x[None].double(), dim=2).amax(0) > 0.999).sum() >= 10
+    assert not came.proven.any()
+
+
 def test_a_classifier_with_hardly_more_neurons_than_samples_gives_them_back():
     """scikit-learn's defaults decay the weights alone; its start follows from its seed."""
     from sklearn.neural_network import MLPClassifier
