@@ -144,10 +144,9 @@ class Cone(Prover):
             clear = are_clear(space, corners, heard)
             proven &= stand_alone(to_scale(space, corners)[:, space.live], clear, ~heard.clean)
         proven &= found is None  # codes, but no list of records: a corner may be a mere part of samples
-        if (
-            space.bias is None and mixtures.bias is not None
-        ):  # it did not decay with the weights: no scale but that of
-            proven &= are_whole(to_scale(space, corners))[:, 0]  # whole numbers is known
+        if space.bias is None and mixtures.bias is not None:
+            # The bias did not decay with the weights, so no scale is known but that of whole numbers.
+            proven &= are_whole(to_scale(space, corners))[:, 0]
         x = whole.normalised(samples(whole, space, corners))
         return _parts(mixtures, x, proven), int(agree.sum()) == space.n
 
