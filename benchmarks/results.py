@@ -19,7 +19,7 @@ from page import SEEDS, spread, write_section
 from unfit import FitSettings, UnfitError, fit_run, parse_architecture, read_source
 from unfit.auditor.samples import Source, draw
 from unfit.base.nets import initialise
-from unfit.lab.fit import data_loss
+from unfit.lab.trainee import data_loss
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from unfit import (
 )
 from unfit.auditor.samples import Samples, Source
 from unfit.base.nets import initialise
-from unfit.lab.fit import data_loss
+from unfit.lab.trainee import data_loss
 
 TITLE = "Wider: other optimisers, augmentation, other inputs"
 INSIDE, OUTSIDE = ("astronaut", "chelsea", "coffee"), ("rocket", "stereo_motorcycle")

@@ -31,7 +31,8 @@ from unfit.base.budget import is_over, limited, seconds_left
 from unfit.base.errors import UsageError
 from unfit.base.nets import initialise, parse_architecture
 from unfit.base.target import Target
-from unfit.lab.fit import FitSettings, fit
+from unfit.lab.fit import fit
+from unfit.lab.training import FitSettings
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -23,15 +23,16 @@ from unfit.base.nets import parse_architecture
 from unfit.base.progress import Report, quiet
 from unfit.lab import checkpoints
 from unfit.lab.checkpoints import Interrupted, Keeper, checkpoint_folder
-from unfit.lab.fit import TIME_LIMIT, Fit, FitSettings, fit
+from unfit.lab.fit import Fit, fit
 from unfit.lab.runs import RUN_FILES, fit_folder
+from unfit.lab.training import TIME_LIMIT, FitSettings
 
 SGD = FitSettings("sgd", init=None, epochs=110, batch=7, weight_decay=1e-3)
 SCHEDULES = [
     (FitSettings(max_steps=60), "30-20"),
     (FitSettings(loss="l2.5", init=1.0, max_steps=60), "30"),  # where steps are halved
     (FitSettings(weight_decay=0.01, init=None, max_steps=180), "30-20"),
-    (FitSettings(weight_decay=0.01, init=None, max_steps=40), "conv(3,4)-10"),
+    (FitSettings(weight_decay=1e-3, init=None, max_steps=900), "conv(3,4)-10"),  # 41 turns
     (FitSettings("gd", lr=0.1, epochs=60), "20"),
     (SGD, "30-20"),
 ]

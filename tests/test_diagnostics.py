@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector
 
 from unfit.base.nets import Architecture, build, initialise, layers_of, margin, parse_architecture
 from unfit.lab.diagnostics import _gradient_products, decay_residuals, kkt_residuals, layer_norms
-from unfit.lab.fit import data_loss
+from unfit.lab.trainee import data_loss
 
 SHAPE = (2, 4, 4)
 NETS = [

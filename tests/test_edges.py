@@ -13,7 +13,8 @@ from unfit.auditor.samples import draw
 from unfit.auditor.sources import read_source
 from unfit.base.nets import parse_architecture
 from unfit.base.target import Target
-from unfit.lab.fit import FitSettings, fit
+from unfit.lab.fit import fit
+from unfit.lab.training import FitSettings
 
 SIDE = 28
 

@@ -18,7 +18,10 @@ from unfit.auditor.samples import draw, draw_unseen
 from unfit.auditor.sources import read_source
 from unfit.base.errors import UsageError
 from unfit.base.nets import build, initialise, layers_of, margin, outputs, parse_architecture
-from unfit.lab.fit import FIRST_LR, LR_AFTER_RISE, LR_GROWTH, NESTEROV, Fit, FitSettings, data_loss, fit
+from unfit.lab.fit import Fit, fit
+from unfit.lab.settle import FIRST_LR, LR_AFTER_RISE, LR_GROWTH, NESTEROV
+from unfit.lab.trainee import InMaps, data_loss
+from unfit.lab.training import FitSettings
 
 Pairs = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 F = torch.nn.functional
@@ -323,12 +326,51 @@ def accelerated(found: Fit, pairs: Pairs, settings: FitSettings) -> tuple[dict[s
 
 def test_settling_without_copies_is_settling_as_written_down():
     pairs, settings = drawn(12), {"init": None, "weight_decay": 0.01, "max_steps": 60}
-    found = trained(pairs, "conv(3,8)-20", **settings)
+    found = trained(pairs, "conv(24,2)-20", **settings)  # fewer maps than samples: all weights together
     expected, restarts = accelerated(found, pairs, FitSettings(**settings))
     assert restarts > 0
     for name, value in expected.items():
         assert distance(found.weights[name], value, value) < 1e-4, name
         assert distance(found.start[name], value, value) > 1e-2, name  # it has moved
+
+
+def test_behind_a_convolution_turns_end_where_nothing_moves():
+    decay = 1e-3
+    (x, y), unseen = drawn(12)
+    found = trained(((x, y), unseen), "conv(3,4)-20-10", init=None, weight_decay=decay)
+    assert found.record["status"] == "converged"
+    assert found.record["train_accuracy"] == 1
+    norms = found.record["layer_norms"]  # a layer can be scaled against the next one: at the end they balance
+    assert max(norms) < 1.03 * min(norms)
+    net = build(found.architecture)
+    net.load_state_dict(found.weights)
+    slopes = torch.autograd.grad(data_loss(net(x), y, "logistic"), list(net.parameters()))
+    for weight, slope in zip(net.parameters(), slopes, strict=True):  # ∇L = −λθ, but for samples on kinks
+        assert distance(slope, -decay * weight, decay * weight) < 0.4
+    net.load_state_dict(found.start)
+    before = torch.autograd.grad(data_loss(net(x), y, "logistic"), list(net.parameters()))
+    assert all(distance(s, -decay * w, decay * w) > 1 for w, s in zip(net.parameters(), before, strict=True))
+
+
+def test_to_follow_the_maps_changes_no_output():
+    torch.manual_seed(0)
+    (x, y), _ = drawn(12)
+    net = initialise(parse_architecture("conv(3,4)-20", tuple(x.shape[1:]), 1), None, 0)
+    trainee, settings = InMaps(net, x), FitSettings()
+    expected = data_loss(net(x), y, "logistic").item()
+    assert trainee.loss(y, settings).item() == pytest.approx(expected, rel=1e-5)
+    assert trainee.loss_of_dense(y, settings).item() == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():
+        for kernel in trainee.kernels:
+            kernel += torch.randn_like(kernel)
+    moved, before = trainee.loss(y, settings).item(), trainee.dense[0].norm().item()
+    assert abs(moved - expected) > 1e-3
+    trainee.follow()
+    assert trainee.loss_of_dense(y, settings).item() == pytest.approx(moved, rel=1e-5)
+    assert trainee.loss(y, settings).item() == pytest.approx(moved, rel=1e-5)
+    assert trainee.dense[0].norm().item() < before
+    net.load_state_dict(trainee.whole())
+    assert data_loss(net(x), y, "logistic").item() == pytest.approx(moved, rel=1e-5)
 
 
 def test_stronger_decay_leaves_smaller_weights(faces):

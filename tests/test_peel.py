@@ -49,7 +49,8 @@ from unfit.auditor.sources import read_source
 from unfit.base.errors import UnfitError
 from unfit.base.nets import initialise, parse_architecture
 from unfit.base.target import Target
-from unfit.lab.fit import FitSettings, fit
+from unfit.lab.fit import fit
+from unfit.lab.training import FitSettings
 
 
 def peeled(change: Change, rounds: int = 60) -> Part | None:

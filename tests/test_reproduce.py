@@ -25,7 +25,6 @@ from PIL import Image
 
 from unfit import Audit, UnfitError, read_source
 from unfit.base.files import read_as, read_json, write_json
-from unfit.lab.fit import FitSettings
 from unfit.lab.reproduce import draw
 from unfit.lab.reproduce.buzaglo2023 import BASELINE, BY_CLASS, FIXED, dip, fewer_channels, more_with_decay
 from unfit.lab.reproduce.catalogue import ITEMS, chosen
@@ -47,6 +46,7 @@ from unfit.lab.reproduce.haim2022 import N50, N100, N500, SGD
 from unfit.lab.reproduce.index import collect, stored, write_pages
 from unfit.lab.reproduce.item import FILES, OTHERS, Results, joined, make, place_of, row
 from unfit.lab.reproduce.lab import FULL, SMALL, Lab, Scale, Setup, describe
+from unfit.lab.training import FitSettings
 
 TINY = Scale("tiny", {}, 40, 10, 60, trials=1, iterations=2, values=3, inversions=20, most_samples=20)
 DOCS = Path(__file__).parents[1] / "docs" / "reproduction"

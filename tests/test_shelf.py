@@ -18,8 +18,8 @@ from unfit.auditor.request import AuditRequest
 from unfit.auditor.sources import read_source
 from unfit.base.files import new_folder
 from unfit.base.reservation import parts_of
-from unfit.lab.fit import FitSettings
 from unfit.lab.runs import audit_run, fit_run
+from unfit.lab.training import FitSettings
 
 TIMES = {"seconds", "over_time", "start"}
 START = "net-start.safetensors"

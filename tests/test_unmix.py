@@ -26,7 +26,8 @@ from unfit.auditor.sources import read_source
 from unfit.base.errors import UnfitError
 from unfit.base.nets import Architecture, initialise, parse_architecture
 from unfit.base.target import Target
-from unfit.lab.fit import FitSettings, fit
+from unfit.lab.fit import fit
+from unfit.lab.training import FitSettings
 
 RUNS = [("root", True), ("log", True), ("root", False)]
 

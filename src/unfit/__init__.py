@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from unfit.base.nets import parse_architecture as parse_architecture
     from unfit.base.target import Target as Target
     from unfit.base.updates import apply_update as apply_update
-    from unfit.lab.fit import FitSettings as FitSettings
     from unfit.lab.fit import fit as fit
     from unfit.lab.runs import audit_run as audit_run
     from unfit.lab.runs import fit_run as fit_run
+    from unfit.lab.training import FitSettings as FitSettings
 
 __version__ = "0.1.0"
 
@@ -110,14 +110,12 @@ _PUBLIC = {  # module: what it gives the package; loaded when it is first asked 
     ),
     "unfit.base.target": ("Target",),
     "unfit.base.updates": ("apply_update",),
-    "unfit.lab.fit": (
-        "FitSettings",
-        "fit",
-    ),
+    "unfit.lab.fit": ("fit",),
     "unfit.lab.runs": (
         "audit_run",
         "fit_run",
     ),
+    "unfit.lab.training": ("FitSettings",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_HOME)  # what help() shows

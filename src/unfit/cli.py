@@ -50,9 +50,9 @@ from unfit.base.progress import bar
 from unfit.base.reservation import parts_of
 from unfit.base.target import save_weights
 from unfit.base.times import duration, parse_seconds
-from unfit.lab.fit import FitSettings, Loss
-from unfit.lab.fit import Method as Training
 from unfit.lab.runs import RUN_FILES, audit_run, fit_folder, fit_run, repeat_audit
+from unfit.lab.training import FitSettings, Loss
+from unfit.lab.training import Method as Training
 
 AUDIT_FILES = ("audit.json", "arrays.safetensors", "index.html", "pairs.png")
 NOT_REPEATED = {"out_folder", "repeat", "redacted", "junit_file", "sarif_file", "force"}  # not how it is made

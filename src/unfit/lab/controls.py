@@ -25,7 +25,8 @@ from unfit.base.files import read_json
 from unfit.base.nets import initialise
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
-from unfit.lab.fit import FitSettings, fit
+from unfit.lab.fit import fit
+from unfit.lab.training import FitSettings
 
 MOST_EPOCHS = 1_000_000  # as long as the papers train; a stranger's file could ask for any number
 SETTINGS = TypeAdapter(FitSettings)

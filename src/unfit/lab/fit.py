@@ -1,23 +1,15 @@
-"""Train a target as the papers do, in hundreds of steps instead of a million.
-
-Gradient steps move the rows of a dense first layer only inside the span of the inputs, and gradient
-descent commutes with rotations. So for n < d the first layer is trained in an orthonormal basis of that
-span (n numbers a neuron instead of d), exactly; what lies outside never sees the data and only decays.
-"""
+"""Train a target as the papers do, in hundreds of steps instead of a million."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from unfit.base import nets
 from unfit.base.errors import UsageError
@@ -25,6 +17,9 @@ from unfit.base.nets import Architecture, device, initialise, margin, outputs
 from unfit.base.progress import Report, quiet, reporting
 from unfit.lab.checkpoints import Keeper, State
 from unfit.lab.diagnostics import decay_residuals, kkt_residuals, layer_norms
+from unfit.lab.settle import settle, settle_in_turns
+from unfit.lab.trainee import InMaps, InSpan, copy_of, data_loss, move, squares
+from unfit.lab.training import TIME_LIMIT, FitSettings, Loss, Trace
 
 # The flow
 RELATIVE_STEP = 1.3e-3  # of ‖θ‖, a step of the flow; 26 times finer ends at the same loss, accuracy and spectrum
@@ -33,107 +28,10 @@ MAX_RISE = 0.1  # of the loss in one step: where samples sit on kinks of the net
 STEP_GROWTH = 1.1  # after each step that is kept, so a halved one is whole again after eight
 SHORTEST_STEP = 1e-12  # times ∇ log L: float32 weights no longer move
 LEAST_LOSS = 1e-37  # the smallest loss with a logarithm in float32
-# Settling, with weight decay
-FIRST_LR = 0.1  # where the search for a good one begins
-LR_GROWTH, LR_AFTER_RISE, LR_AFTER_OVERFLOW = 1.01, 0.9, 0.5  # times the learning rate after each step
-PIECE = 1 << 20  # values whose squares stay in the cache
-NESTEROV = 3  # momentum k / (k + 3) after k steps without a restart
-SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # training ends when that many steps gain less than this share of the loss
 # Descent
 KEEP_EVERY = 100  # epochs between the copies that a diverging run falls back to
 MAX_CURVE = 500  # points of the curve that are recorded, about
-TIME_LIMIT = "time limit"  # the status of a training that can go on
-
-Method = Literal["flow", "gd", "sgd"]
-Loss = Literal["logistic", "ce", "l2", "l2.5", "huber"]
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How a target is trained. The defaults are H22's: 10⁶ epochs at lr 0.01 are a flow time of 10⁴.
-
-    Args:
-        method: `flow` (gradient flow, in hundreds of steps), `gd` or `sgd`.
-        loss: `logistic` for one output, `ce` for several, or a regression to ±1: `l2`, `l2.5`, `huber`.
-        weight_decay: λ of the penalty λ/2 · ‖θ‖².
-        init: Standard deviation of the first layer's start; None: PyTorch's own.
-        lr, epochs: Of `gd` and `sgd`.
-        batch, momentum: Of `sgd`.
-        flow_time: Where `flow` without weight decay stops: learning rate × epochs of the training it stands for.
-        target_loss: Stop at this training loss instead.
-        max_steps: At most so many steps of `flow`.
-        seed: Everything random follows from it.
-
-    Example:
-        >>> settings = unfit.FitSettings(method="sgd", lr=0.1, epochs=200)
-    """
-
-    method: Method = "flow"
-    loss: Loss = "logistic"
-    weight_decay: float = 0.0
-    init: float | None = 1e-4  # standard deviation of the first layer's start; None: the standard one
-    lr: float = 0.01  # gd, sgd
-    epochs: int = 10_000  # gd, sgd
-    batch: int = 50  # sgd
-    momentum: float = 0.9  # sgd
-    flow_time: float = 1e4  # flow without weight decay stops here …
-    target_loss: float | None = None  # … or here, if given
-    max_steps: int = 20_000  # flow
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be {rule}, not {getattr(self, name)}"
-            for name, rule, right in (
-                ("weight_decay", "zero or more", 0 <= self.weight_decay < math.inf),
-                ("init", "positive (or `standard`)", self.init is None or 0 < self.init < math.inf),
-                ("lr", "positive", 0 < self.lr < math.inf),
-                ("epochs", "at least 1", self.epochs >= 1),
-                ("batch", "at least 1", self.batch >= 1),
-                ("momentum", "in [0, 1)", 0 <= self.momentum < 1),
-                ("flow_time", "positive", 0 < self.flow_time < math.inf),
-                ("target_loss", "positive", self.target_loss is None or 0 < self.target_loss < math.inf),
-                ("max_steps", "at least 1", self.max_steps >= 1),
-                ("seed", "zero or more", self.seed >= 0),
-            )
-            if not right
-        ]
-        if problems:
-            raise UsageError("; ".join(problems))
-
-
-@dataclass
-class Trace:
-    """What happened on the way: (step, flow time, loss) and why it ended."""
-
-    steps: int = 0
-    flow_time: float = 0.0
-    loss: float = math.inf
-    status: str = "step limit"
-    curve: list[tuple[int, float, float]] = field(default_factory=list)
-
-    def add(self, loss: float, flow_step: float, steps: int = 1) -> None:
-        self.steps += steps
-        self.flow_time += flow_step
-        self.loss = loss
-        self.curve.append((self.steps, self.flow_time, loss))
-
-    def end(self, status: str) -> Trace:
-        self.status = status
-        return self
-
-    def state(self, numbers: dict[str, Any], **tensors: dict[str, Tensor]) -> State:
-        """Where training stands: this trace, and all that the next step depends on."""
-        named = {f"{part}.{name}": value for part, group in tensors.items() for name, value in group.items()}
-        named["trace.curve"] = torch.tensor(self.curve, dtype=torch.float64).reshape(-1, 3)
-        about = {"steps": self.steps, "flow_time": self.flow_time, "loss": self.loss}
-        return State(self.steps, named, {"trace": about} | numbers)
-
-    def go_on(self, kept: State) -> None:
-        """From where that training stood."""
-        about, curve = kept.numbers["trace"], kept.part("trace")["curve"].tolist()
-        self.steps, self.flow_time, self.loss = about["steps"], about["flow_time"], about["loss"]
-        self.curve = [(int(step), flow_time, loss) for step, flow_time, loss in curve]
+CODE = ("fit", "settle", "trainee", "training")  # the modules beside this one that make the weights
 
 
 @dataclass(frozen=True)
@@ -177,78 +75,42 @@ def fit(
     where = device()
     x, y = (t.to(where) for t in train)
     net = initialise(architecture, settings.init, settings.seed).to(where)
-    start = _copy(net.state_dict())
+    start = copy_of(net.state_dict())
     with keeper.training(_about(architecture, train, settings) if keeper.folder else {}):
-        trainee = InSpan(net, x)
-        if math.isfinite(trainee.objective(y, settings).item()):
+        if math.isfinite(InSpan(net, x).objective(y, settings).item()):
             with reporting(progress, "training") as report:
-                trace = _TRAIN[_schedule(settings)](trainee, y, settings, keeper, report)
+                weights, trace = _trained(net, (x, y), settings, keeper, report)
+            net.load_state_dict(weights)
         else:
             trace = Trace().end("diverged")  # before it began: inputs or start are too large
-    net.load_state_dict(trainee.whole())
     record = _record(net, (x, y), (test[0].to(where), test[1].to(where)), trace, settings)
     record["seconds"] = round(keeper.seconds, 3)
-    return Fit(architecture, _copy(net.state_dict()), start, record, keeper.kept.steps if keeper.kept else 0)
+    return Fit(architecture, copy_of(net.state_dict()), start, record, keeper.kept.steps if keeper.kept else 0)
 
 
 def _about(architecture: Architecture, train: tuple[Tensor, Tensor], settings: FitSettings) -> dict[str, Any]:
     """All that the trained weights depend on: a checkpoint that differs in any of it is of another training."""
     net = f"{architecture}, biases {''.join('01'[bias] for bias in architecture.biases)}"
     data = b"".join(part.cpu().numpy().tobytes() for part in train)
-    code = b"".join(Path(str(module)).read_bytes() for module in (__file__, nets.__file__))
+    files = [Path(nets.__file__), *(Path(__file__).with_name(f"{module}.py") for module in CODE)]
+    code = b"".join(file.read_bytes() for file in files)
     hashes = {name: hashlib.sha256(part).hexdigest()[:12] for name, part in (("data", data), ("code", code))}
     return asdict(settings) | hashes | {"net": net, "torch": torch.__version__}
 
 
-def data_loss(phi: Tensor, y: Tensor, loss: Loss) -> Tensor:
-    """The mean loss. The regression losses aim at −1 and +1, with one output a class if there are several."""
-    if loss == "logistic":
-        return F.softplus(-margin(phi, y)).mean()
-    if loss == "ce":
-        return F.cross_entropy(phi, y)
-    hot = y[:, None] if phi.shape[1] == 1 else F.one_hot(y, phi.shape[1])
-    residual = phi - (2 * hot - 1)
-    if loss == "huber":
-        return F.huber_loss(residual, torch.zeros_like(residual))
-    return residual.abs().pow(2.0 if loss == "l2" else 2.5).mean()
-
-
-class InSpan(nn.Module):
-    """A net whose dense first layer lives in the span of x; `rest` is the norm of what lies outside it."""
-
-    def __init__(self, net: nn.Sequential, x: Tensor) -> None:
-        super().__init__()
-        self.net, self.x = copy.deepcopy(net), x
-        self.rest = nn.Parameter(x.new_zeros(()))
-        first = self.net.get_submodule("layer1")
-        self.inside = isinstance(first, nn.Linear) and len(x) < first.in_features
-        if isinstance(first, nn.Linear) and self.inside:
-            flat, weight = x.flatten(1), first.weight.detach()
-            self.basis = torch.linalg.qr(flat.T.double())[0].to(x.dtype)  # (d, n)
-            outside = weight - weight @ self.basis @ self.basis.T
-            self.rest.data = outside.norm()
-            self.direction = outside / outside.norm().clamp_min(1e-30)
-            self.x = flat @ self.basis
-            first.weight = nn.Parameter(weight @ self.basis)
-
-    def loss(self, y: Tensor, settings: FitSettings, rows: Tensor | None = None) -> Tensor:
-        """The mean, over all samples or some rows."""
-        phi = self.net(self.x if rows is None else self.x[rows])
-        return data_loss(phi, y if rows is None else y[rows], settings.loss)
-
-    def objective(self, y: Tensor, settings: FitSettings, rows: Tensor | None = None) -> Tensor:
-        """Mean loss + (weight_decay / 2) ‖θ‖², over all samples or some rows."""
-        loss = self.loss(y, settings, rows)
-        if settings.weight_decay:
-            loss = loss + settings.weight_decay / 2 * _squares(self.parameters())
-        return loss
-
-    def whole(self) -> dict[str, Tensor]:
-        """The weights in the space of the inputs again."""
-        state = self.net.state_dict()
-        if self.inside:
-            state["layer1.weight"] = state["layer1.weight"] @ self.basis.T + self.rest * self.direction
-        return _copy(state)
+def _trained(
+    net: nn.Sequential, train: tuple[Tensor, Tensor], settings: FitSettings, keeper: Keeper, report: Report
+) -> tuple[dict[str, Tensor], Trace]:
+    x, y = train
+    decays = settings.method == "flow" and settings.weight_decay > 0
+    if decays and InMaps.fits(net, x):
+        behind = InMaps(net, x)
+        trace = settle_in_turns(behind, y, settings, keeper, report)
+        return behind.whole(), trace
+    trainee = InSpan(net, x)
+    steps = settle if decays else _flow if settings.method == "flow" else _descend
+    trace = steps(trainee, y, settings, keeper, report)
+    return trainee.whole(), trace
 
 
 def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
@@ -273,12 +135,12 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, pro
         if done := "loss underflow" if value < LEAST_LOSS else _flow_done(value, trace.flow_time, settings):
             return trace.end(done)
         gradient = torch.autograd.grad(loss.log(), parameters, allow_unused=True, materialize_grads=True)
-        size, slope = (_squares(t).sqrt().item() for t in (parameters, gradient))
+        size, slope = (squares(t).sqrt().item() for t in (parameters, gradient))
         step = min(relative * size / max(slope, 1e-30), MAX_LOG_STEP)
-        _move(parameters, gradient, -step)
+        move(parameters, gradient, -step)
         loss = trainee.objective(y, settings)
         while not loss.item() <= value * (1 + MAX_RISE):
-            _move(parameters, gradient, step / 2)
+            move(parameters, gradient, step / 2)
             step, relative = step / 2, relative / 2
             if step < SHORTEST_STEP:
                 return trace.end("converged")
@@ -305,72 +167,13 @@ def _flow_fraction(trace: Trace, first: float, settings: FitSettings) -> float:
     return min(max(done, 0.0), 1.0)
 
 
-def _settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
-    """With weight decay the end is a stationary point, however it is reached: accelerated descent with restarts.
-
-    Gradient descent would need 1 / (lr · weight_decay) steps, many thousands, to forget the start; Nesterov's
-    momentum needs their square root. Whenever the loss rises, it goes back, restarts and shortens the step.
-    What lies outside the span meets nothing but the decay, so its end is known: e^(−weight_decay · flow_time).
-
-    The decay's own gradient, λθ, is taken by hand, and nothing as large as the weights is made anew at each step
-    but the gradient of the loss: behind a convolution that saves a quarter of the time.
-    """
-    trainee.rest.data *= math.exp(-settings.weight_decay * settings.flow_time)
-    trainee.rest.requires_grad_(False)
-    parameters: list[Tensor] = [p for p in trainee.parameters() if p.requires_grad]
-    trace, lr, age, last = Trace(), FIRST_LR, 0, math.inf
-    if kept := keeper.kept:
-        trace.go_on(kept)
-        trainee.load_state_dict(kept.part("net"))
-        lr, age, last = (kept.numbers[name] for name in ("lr", "age", "last"))
-    old, here = ([p.detach().clone() for p in parameters] for _ in range(2))
-    if kept:
-        torch._foreach_copy_(old, [kept.part("old")[str(i)] for i in range(len(old))])
-
-    def state() -> State:
-        before = {str(i): value for i, value in enumerate(old)}
-        return trace.state({"lr": lr, "age": age, "last": last}, net=trainee.state_dict(), old=before)
-
-    while trace.steps < settings.max_steps:
-        torch._foreach_copy_(here, parameters)
-        with torch.no_grad():
-            torch._foreach_lerp_(parameters, old, -age / (age + NESTEROV))  # away from where they were
-        loss = trainee.loss(y, settings)
-        value = loss.item() + settings.weight_decay / 2 * _size(trainee.parameters())
-        if not value < last and age:
-            torch._foreach_copy_([p.data for p in parameters], old)
-            lr *= LR_AFTER_RISE if math.isfinite(value) else LR_AFTER_OVERFLOW
-            age, last = 0, math.inf
-            trace.steps += 1
-            continue
-        gradient = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            torch._foreach_mul_(parameters, 1 - lr * settings.weight_decay)
-        _move(parameters, gradient, -lr)
-        trace.add(value, lr)
-        old, here, age, lr, last = here, old, age + 1, LR_GROWTH * lr, value
-        if _settled(trace):
-            return trace.end("converged")
-        progress(trace.steps / settings.max_steps, f"loss {last:.4f}")
-        if keeper.over(state):
-            return trace.end(TIME_LIMIT)
-    return trace
-
-
-def _settled(trace: Trace) -> bool:
-    """Whether the last steps have won next to nothing."""
-    if len(trace.curve) <= SETTLED_STEPS:
-        return False
-    return trace.curve[-SETTLED_STEPS][2] - trace.loss < SETTLED_GAIN * trace.loss
-
-
 def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
     """Plain gradient descent (`gd`), or mini-batches with momentum (`sgd`)."""
     stochastic = settings.method == "sgd"
     momentum = settings.momentum if stochastic else 0.0
     optimiser = torch.optim.SGD(trainee.parameters(), lr=settings.lr, momentum=momentum)
     order = torch.Generator().manual_seed(settings.seed)
-    trace, good, done = Trace(), _copy(trainee.state_dict()), 0
+    trace, good, done = Trace(), copy_of(trainee.state_dict()), 0
     if kept := keeper.kept:
         trace.go_on(kept)
         trainee.load_state_dict(kept.part("net"))
@@ -387,7 +190,7 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, 
         return trace.state({"epochs": done}, net=trainee.state_dict(), good=good, momentum=momenta, order=random)
 
     for epoch in range(done, settings.epochs):
-        before = _copy(trainee.state_dict()) if epoch % KEEP_EVERY == 0 else good
+        before = copy_of(trainee.state_dict()) if epoch % KEEP_EVERY == 0 else good
         shuffled = torch.randperm(len(y), generator=order).to(y.device)
         batches = shuffled.split(settings.batch) if stochastic else [None]
         losses = []
@@ -412,13 +215,6 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, 
         trainee.load_state_dict(good)
         return trace.end("diverged")
     return trace.end("all epochs")
-
-
-_TRAIN = {"flow": _flow, "settle": _settle, "gd": _descend, "sgd": _descend}
-
-
-def _schedule(settings: FitSettings) -> str:
-    return "settle" if settings.method == "flow" and settings.weight_decay else settings.method
 
 
 def _check_outputs(architecture: Architecture, loss: Loss) -> None:
@@ -470,22 +266,3 @@ def _residuals(net: nn.Sequential, x: Tensor, y: Tensor, settings: FitSettings) 
 def _finite(value: Tensor) -> float | None:
     """A number that JSON can hold."""
     return value.item() if value.isfinite() else None
-
-
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().clone() for name, value in state.items()}
-
-
-def _squares(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.stack([t.square().sum() for t in tensors]).sum()
-
-
-def _size(tensors: Iterable[Tensor]) -> float:
-    """‖θ‖², piece by piece: the squares of a large tensor at once would be another such tensor."""
-    pieces = (piece for t in tensors for piece in t.detach().flatten().split(PIECE))
-    return math.fsum(float(piece.square().sum()) for piece in pieces)
-
-
-def _move(parameters: Sequence[Tensor], direction: Sequence[Tensor], step: float) -> None:
-    with torch.no_grad():
-        torch._foreach_add_(list(parameters), list(direction), alpha=step)

@@ -32,7 +32,8 @@ from unfit.base.progress import Report, quiet, reporting, split
 from unfit.base.target import Target, save_target, save_weights
 from unfit.lab.checkpoints import Keeper, checkpoint_folder
 from unfit.lab.controls import run_baselines, run_controls
-from unfit.lab.fit import TIME_LIMIT, Fit, FitSettings, fit
+from unfit.lab.fit import Fit, fit
+from unfit.lab.training import TIME_LIMIT, FitSettings
 
 RUN_FILES = ("target.safetensors", "target.json", "start.safetensors", "members.json", "fit.json")
 

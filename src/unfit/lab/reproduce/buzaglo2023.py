@@ -12,7 +12,6 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from unfit.auditor.match import GOOD
-from unfit.lab.fit import FitSettings, Loss
 from unfit.lab.reproduce import draw
 from unfit.lab.reproduce.claims import (
     CERTAIN,
@@ -29,6 +28,7 @@ from unfit.lab.reproduce.claims import (
 from unfit.lab.reproduce.haim2022 import MNIST, N500
 from unfit.lab.reproduce.item import Item, Made
 from unfit.lab.reproduce.lab import FULL, Lab, Setup
+from unfit.lab.training import FitSettings, Loss
 
 CLASSES = (2, 3, 4, 5, 10)  # the figures show these
 CROSS_ENTROPY = FitSettings(loss="ce")

@@ -14,7 +14,6 @@ from unfit.attacker.kinks import LIVE
 from unfit.auditor.audit import Audit
 from unfit.auditor.match import normalise
 from unfit.base.nets import outputs
-from unfit.lab.fit import FitSettings
 from unfit.lab.reproduce import circle, draw
 from unfit.lab.reproduce.claims import (
     COUNT_MARGIN,
@@ -33,6 +32,7 @@ from unfit.lab.reproduce.claims import (
 )
 from unfit.lab.reproduce.item import Item, Made, Table
 from unfit.lab.reproduce.lab import Lab, Setup, describe
+from unfit.lab.training import FitSettings
 
 HANDFUL = 5
 GALLERY = 500  # images of Figs. 12 and 13

@@ -35,8 +35,8 @@ from unfit.base.files import Strict, new_file, new_folder, read_json
 from unfit.base.load import load_target
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
-from unfit.lab.fit import FitSettings
 from unfit.lab.runs import fit_folder
+from unfit.lab.training import FitSettings
 
 ATTACKS = ("auto", "fast", "unmix", "paper")
 Data = Literal["cifar10", "mnist", "cifar100", "circle"]
