@@ -19,7 +19,8 @@ from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
 from unfit.base.files import read_json, write_json
 
-MEASURES = ("attacker", "auditor", "base/nets.py", "lab/fit.py")  # what an audit of these targets depends on
+TRAINING = ("base/nets.py", *(f"lab/{name}.py" for name in ("fit", "settle", "trainee", "training")))
+MEASURES = ("attacker", "auditor", *TRAINING)  # what an audit of these targets depends on
 COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_proven", "num_candidates")
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cases import MEASURES, Case, measured, run_of, seconds_of
+from cases import MEASURES, TRAINING, Case, measured, run_of, seconds_of
 from page import DOCS, spread, write_section
 from unfit import (
     AuditRequest,
@@ -91,7 +91,7 @@ def main(folder: Path, runs: Path, parts: list[str]) -> None:
     if "cost" in parts:
         write_section("What the KKT attack costs", cost(), SOLVERS)
     if "circle" in parts:
-        write_section("The circle", circle(runs), ("attacker", "lab/fit.py"))
+        write_section("The circle", circle(runs), ("attacker", *TRAINING))
     if "targets" in parts:
         write_section("The KKT attack on every target", targets(folder, runs), MEASURES)
 

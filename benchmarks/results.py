@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from cases import TRAINING
 from page import SEEDS, spread, write_section
 from unfit import FitSettings, UnfitError, fit_run, parse_architecture, read_source
 from unfit.auditor.samples import Source, draw
@@ -48,7 +49,7 @@ TABLE_1 = (
 
 def main(folder: str) -> None:
     cifar = read_source(f"cifar10:{folder}")
-    write_section("Targets: H22's Table 1 in hundreds of steps", table_1(cifar), ("base/nets.py", "lab/fit.py"))
+    write_section("Targets: H22's Table 1 in hundreds of steps", table_1(cifar), TRAINING)
 
 
 def table_1(cifar: Source) -> Iterator[str]:

@@ -17,6 +17,7 @@ import skimage.data
 import torch
 from torch import Tensor
 
+from cases import MEASURES
 from page import SEEDS, spread, write_section
 from unfit import (
     Audit,
@@ -102,7 +103,7 @@ def main(folder: Path, names: list[str]) -> None:
         if names:  # a part of the table does not replace the whole
             list(table(chosen, sources))
         else:
-            write_section(TITLE, table(chosen, sources), ("attacker", "auditor", "base/nets.py", "lab/fit.py"))
+            write_section(TITLE, table(chosen, sources), MEASURES)
 
 
 def table(chosen: list[Wide], sources: dict[str, Source]) -> Iterator[str]:
