@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unfit.attacker.attacks import attack
+from unfit.attacker.attacks import attack, cone
 from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.attacks.cone import (
     Cone,
@@ -163,6 +163,13 @@ def test_zeros_of_features_are_zeros():
 
 def test_nothing_is_proven_where_nothing_is_zero():
     assert not found("positive").proven.any()
+
+
+def test_where_nothing_is_found_no_program_is_solved(monkeypatch):
+    """They take minutes for 500 pictures."""
+    monkeypatch.setattr(cone, "programs", lambda *_: pytest.fail("a program was solved"))
+    model, base, _, _ = trained("positive")
+    assert not attack(model, Cone(), base).proven.any()
 
 
 @pytest.mark.parametrize("kind", ["dense", "only_real"])

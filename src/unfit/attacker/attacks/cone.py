@@ -100,8 +100,8 @@ class Cone(Prover):
 
     Args:
         reweightings: Linear programs for one corner of the cone; most need one or two.
-        patience: Tries in a row that lead to nothing new, after which it ends.
-        programs: Further tries after these, each by a linear program.
+        patience: Tries in a row that lead to nothing new, after which it ends; ten if nothing was found at all.
+        programs: Further tries after these, each by a linear program; none if nothing was found at all.
         budget: Seconds, or a time such as "60s", after which no corner is begun.
         seed: Everything random follows from it.
 
@@ -805,6 +805,8 @@ def find_corners(
         tried: set[int] = set()
         vain = 0
         while len(others) < most and vain < patience:
+            if not len(exact) + len(others) and (by_programs or vain >= PROBES):
+                break  # where there is a cone at all, most aims lead to a corner, and programs find the last ones
             if is_over():
                 return others
             where, aim = aim_at(part, part.within(space, others), tried)
