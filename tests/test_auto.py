@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from test_peel import trained
 from unfit.attacker.attacks import attack, named_attack
-from unfit.attacker.attacks.auto import Auto
+from unfit.attacker.attacks.auto import Auto, not_too_smooth
+from unfit.attacker.candidates import Part
 from unfit.attacker.consensus import (
     CONFIDENT,
     CROWDED,
@@ -146,6 +148,24 @@ def test_what_all_runs_agree_on_is_not_trusted_in_a_crowd_nor_if_it_is_noise():
     assert crowd.confidence.max() < roomy.confidence.min()
     noise = consensus([random(5, 169, seed=4)] * 4, crowded(9))
     assert noise.confidence.max() < CONFIDENT
+
+
+def test_in_a_crowd_components_smoother_than_kkt_candidates_go():
+    noise = torch.rand((200, 1, 16, 16), generator=torch.Generator().manual_seed(0))
+    runs = Part("kkt: run 1, iteration 60", noise)
+    broad = torch.linspace(0, 1, 16).expand(1, 1, 16, 16)
+    mixed = torch.cat([broad, noise[noise.flatten(1).var(1).argsort()[:1]]])
+    unmixed = Part("unmix: rank 2, root contrast, free", mixed, label=torch.tensor([0, 1]))
+    sure = replace(unmixed, name="proven", proven=torch.ones(2, dtype=torch.bool))
+    (proven, kept, same), agreed = not_too_smooth([sure, unmixed, runs], replace(unmixed, name="consensus"))
+    assert proven is sure
+    assert same is runs
+    assert agreed is not None
+    for part in (kept, agreed):
+        assert torch.equal(part.x, mixed[1:])
+        assert part.label.tolist() == [1]
+    alone, nothing = not_too_smooth([unmixed], None)
+    assert (alone[0] is unmixed, nothing) == (True, None)  # nothing to compare it with
 
 
 def test_a_base_leads_to_proofs_and_nothing_else_is_needed():

@@ -139,6 +139,15 @@ class Part:
     loss: float | None = None  # what the run itself made small; runs of one kind can be compared by it
     finished: float = field(default_factory=time.perf_counter)
 
+    def of(self, rows: Tensor) -> Part:
+        """Some of them."""
+        label, multiplier, proven, confidence = (
+            None if value is None else value[rows]
+            for value in (self.label, self.multiplier, self.proven, self.confidence)
+        )
+        x = self.x[rows]
+        return replace(self, x=x, label=label, multiplier=multiplier, proven=proven, confidence=confidence)
+
 
 def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
     """Join the guesses of several runs. `facts` gets the seconds after which each run finished."""
