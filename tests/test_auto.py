@@ -4,6 +4,7 @@ import math
 import time
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from test_peel import trained
 from unfit.attacker.attacks import attack, named_attack
-from unfit.attacker.attacks.auto import Auto, not_too_smooth
+from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.candidates import Part
 from unfit.attacker.consensus import (
     CONFIDENT,
@@ -20,6 +21,7 @@ from unfit.attacker.consensus import (
     consensus,
     edges_of,
     find_clusters,
+    not_too_smooth,
     orient,
     reliability,
     representative,
@@ -152,20 +154,27 @@ def test_what_all_runs_agree_on_is_not_trusted_in_a_crowd_nor_if_it_is_noise():
 
 def test_in_a_crowd_components_smoother_than_kkt_candidates_go():
     noise = torch.rand((200, 1, 16, 16), generator=torch.Generator().manual_seed(0))
-    runs = Part("kkt: run 1, iteration 60", noise)
     broad = torch.linspace(0, 1, 16).expand(1, 1, 16, 16)
-    mixed = torch.cat([broad, noise[noise.flatten(1).var(1).argsort()[:1]]])
-    unmixed = Part("unmix: rank 2, root contrast, free", mixed, label=torch.tensor([0, 1]))
-    sure = replace(unmixed, name="proven", proven=torch.ones(2, dtype=torch.bool))
-    (proven, kept, same), agreed = not_too_smooth([sure, unmixed, runs], replace(unmixed, name="consensus"))
+    mixed = torch.cat([broad, noise[:1]])
+    runs, unmixed = (
+        Part("kkt: run 1, iteration 60", noise),
+        Part("unmix: rank 2", mixed, label=torch.tensor([0, 1])),
+    )
+    sure = replace(unmixed, name="peel: proven", proven=torch.ones(2, dtype=torch.bool))
+    agreed = replace(unmixed, name="consensus", confidence=torch.tensor([0.9, 0.1]))
+    pooled = [sure, agreed, unmixed, runs]
+    crowd, room = (
+        SimpleNamespace(span=SimpleNamespace(rank=r), shape=(1, 16, 16)) for r in (tellable((1, 16, 16)), 2)
+    )
+    proven, *components, same = not_too_smooth(pooled, crowd)
     assert proven is sure
     assert same is runs
-    assert agreed is not None
-    for part in (kept, agreed):
+    for part in components:
         assert torch.equal(part.x, mixed[1:])
         assert part.label.tolist() == [1]
-    alone, nothing = not_too_smooth([unmixed], None)
-    assert (alone[0] is unmixed, nothing) == (True, None)  # nothing to compare it with
+    assert components[0].confidence.item() == pytest.approx(0.1)
+    assert not_too_smooth(pooled, room) == pooled
+    assert not_too_smooth(pooled[:3], crowd) == pooled[:3]  # nothing to compare with
 
 
 def test_a_base_leads_to_proofs_and_nothing_else_is_needed():

@@ -21,6 +21,7 @@ MOST_COMPARED = 8000  # candidates compared with each other: their correlations 
 # see `reliability`; docs/research/confidence.md has the measurements
 AT_ZERO, OF_SHARE, OF_COHESION, OF_FLATNESS, OF_ROUGHNESS, OF_CROWDING = -10.84, 3.25, 15.43, -6.92, -1.8, -8.0
 ROOMY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
+SMOOTHEST = 0.01  # of the KKT candidates in a crowd; 0.05 takes away more look-alikes, and more samples
 CROWDED = 0.3  # of these sources: from here on agreement and looks are worth less
 CONFIDENT = 0.9  # of the clusters above it 98% were true
 COLUMNS_RIDGE = 1e-2  # of the columns' least squares, times its mean diagonal: clusters may be alike
@@ -100,6 +101,31 @@ def edges_of(maps: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     power = edges.mean(1).clamp_min(1e-20)
     flatness = edges.median(1).values.sqrt() / power.sqrt()
     return flatness, (power / maps.var(1).clamp_min(1e-20)).log()
+
+
+def is_crowded(mixtures: Mixtures) -> bool:
+    """Whether there are so many sources that KKT runs find some which unmixing does not."""
+    return mixtures.span.rank > ROOMY * tellable(mixtures.shape)
+
+
+def not_too_smooth(parts: list[Part], mixtures: Mixtures) -> list[Part]:
+    """In a crowd, without components that are smoother than nearly all KKT candidates: they resemble many images.
+
+    Unmixing gives mixtures there that are as smooth as single images, and it is these that come near to unseen
+    samples (docs/research/confidence.md).
+    """
+    runs = [roughness(part.x) for part in parts if part.name.startswith("kkt")]
+    if not runs or not is_crowded(mixtures):
+        return parts
+    limit = torch.cat(runs).quantile(SMOOTHEST)
+    unmixed = [part.name.startswith(("unmix", "consensus")) for part in parts]
+    return [
+        part.of(roughness(part.x) >= limit) if drop else part for part, drop in zip(parts, unmixed, strict=True)
+    ]
+
+
+def roughness(x: Tensor) -> Tensor:
+    return edges_of(x.flatten(1), tuple(x.shape[1:]))[1]
 
 
 def agreement_within(unit: Tensor, cluster: Cluster, found: Tensor) -> Tensor:

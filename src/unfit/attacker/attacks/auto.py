@@ -7,18 +7,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from unfit.attacker.attacks.cone import Cone
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.attacks.unmix import Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
-from unfit.attacker.consensus import CONFIDENT, ROOMY, consensus, edges_of
+from unfit.attacker.consensus import CONFIDENT, consensus, is_crowded, not_too_smooth
 from unfit.attacker.costs import check_budget
-from unfit.attacker.edges import tellable
 from unfit.attacker.method import Method, Outlook, Prover, gather
 from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.shelf import NOWHERE, Shelf
@@ -28,7 +25,6 @@ from unfit.base.budget import is_over, limited, seconds_left
 from unfit.base.progress import Report, quiet, split, within
 from unfit.base.times import Seconds
 
-SMOOTHEST = 0.01  # of the KKT candidates: what is smoother than the others; 0.05 drops more of both kinds
 SEARCH_SHARE = 0.5  # of the time: what the search for the start may take of a budget, and of the progress
 
 
@@ -60,11 +56,10 @@ class Auto(Method):
             parts.extend(self.parts(mixtures, _telling(progress, parts, mixtures), shelf, began))
             status = "out of budget" if is_over() else "finished"
         agreed = agreement(parts, mixtures)
-        parts, agreed = not_too_smooth(parts, agreed)
         first = [part for part in parts if part.proven is not None] + ([agreed] if agreed else [])
         others = [part for part in parts if part.proven is None]
         progress(1.0, "pooled")
-        return gather(self, mixtures, first + others, began, status, **facts)
+        return gather(self, mixtures, not_too_smooth(first + others, mixtures), began, status, **facts)
 
     def _from_start(
         self, mixtures: Mixtures, progress: Report, shelf: Shelf
@@ -137,31 +132,13 @@ class Auto(Method):
 
 def enough(mixtures: Mixtures) -> bool:
     """Whether KKT runs would find nothing that unmixing does not."""
-    return can_unmix(mixtures) and mixtures.span.rank <= ROOMY * tellable(mixtures.shape)
+    return can_unmix(mixtures) and not is_crowded(mixtures)
 
 
 def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:
     """What the runs of unmixing agree on; KKT runs can agree on what is not there. Not behind a convolution."""
     runs = [part.x.flatten(1) for part in parts if part.name.startswith("unmix")]
     return consensus(runs, mixtures) if len(runs) > 1 and mixtures.conv is None else None
-
-
-def not_too_smooth(parts: list[Part], agreed: Part | None) -> tuple[list[Part], Part | None]:
-    """Without components that are smoother than nearly all KKT candidates: broad shapes, near to many images.
-
-    In a crowd, where KKT runs are made too, unmixing gives mixtures as smooth as single images. It is these that
-    come near to unseen samples (docs/research/confidence.md).
-    """
-    unmixed, runs = ([part for part in parts if part.name.startswith(name)] for name in ("unmix", "kkt"))
-    if not unmixed or not runs:
-        return parts, agreed
-    limit = torch.cat([roughness(part.x) for part in runs]).quantile(SMOOTHEST, interpolation="lower")
-    kept = [part.of(roughness(part.x) >= limit) if part in unmixed else part for part in parts]
-    return kept, agreed and agreed.of(roughness(agreed.x) >= limit)
-
-
-def roughness(x: Tensor) -> Tensor:
-    return edges_of(x.flatten(1), tuple(x.shape[1:]))[1]
 
 
 def _telling(progress: Report, parts: list[Part], mixtures: Mixtures) -> Report:

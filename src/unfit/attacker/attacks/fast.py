@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unfit.attacker.attacks.unmix import Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
+from unfit.attacker.consensus import not_too_smooth
 from unfit.attacker.costs import OVERHEAD, operations_per_second
 from unfit.attacker.kinks import MAX_INPUTS, exact_multipliers, large, meeting_points
 from unfit.attacker.method import Method, Outlook, Parameter, Parameters, gather
@@ -86,7 +87,8 @@ class FastKKT(Method):
         parts = list(self.parts(mixtures, progress))
         losses = [part.loss for part in parts if part.loss is not None and part.name.startswith("kkt")]
         progress(1.0, "pooled")
-        return gather(self, mixtures, parts, began, loss=min(losses, default=1.0))
+        pooled = not_too_smooth(parts, mixtures)
+        return gather(self, mixtures, pooled, began, loss=min(losses, default=1.0))
 
     def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
         """The candidates of each snapshot as it is taken, and after the first run the components of unmixing."""
