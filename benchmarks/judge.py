@@ -19,6 +19,7 @@ from sklearn.metrics import roc_auc_score
 from cases import Case, run_of
 from reliability import TRUE, closest
 from unfit import AuditRequest, FitSettings, Unmix, fit_run, load_target
+from unfit.attacker.attacks.unmix import in_one_sign
 from unfit.attacker.consensus import agreed
 from unfit.attacker.edges import tellable
 from unfit.attacker.mixtures import read_mixtures
@@ -65,7 +66,7 @@ def evidence(case: Case, seed: int, folder: Path, runs: Path) -> tuple[np.ndarra
     run = trained(case, seed, folder, runs)
     mixtures = read_mixtures(load_target(run))
     assert mixtures.span.rank < tellable(mixtures.shape) / 2  # beyond, the formula has a term of its own
-    clusters = agreed([part.x.flatten(1) for part in Unmix(seed=seed).components(mixtures)], mixtures)
+    clusters = agreed([in_one_sign(part) for part in Unmix(seed=seed).components(mixtures)], mixtures)
     assert clusters is not None
     request = AuditRequest(target=str(run), seed=seed)
     source, private = private_set(request)

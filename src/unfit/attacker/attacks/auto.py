@@ -12,7 +12,7 @@ from pydantic import Field
 from unfit.attacker.attacks.cone import Cone
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.peel import Peel
-from unfit.attacker.attacks.unmix import Unmix, can_unmix
+from unfit.attacker.attacks.unmix import Unmix, can_unmix, in_one_sign
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, consensus, is_crowded, not_too_smooth
 from unfit.attacker.costs import check_budget
@@ -137,7 +137,7 @@ def enough(mixtures: Mixtures) -> bool:
 
 def agreement(parts: list[Part], mixtures: Mixtures) -> Part | None:
     """What the runs of unmixing agree on; KKT runs can agree on what is not there. Not behind a convolution."""
-    runs = [part.x.flatten(1) for part in parts if part.name.startswith("unmix")]
+    runs = [in_one_sign(part) for part in parts if part.name.startswith("unmix")]
     return consensus(runs, mixtures) if len(runs) > 1 and mixtures.conv is None else None
 
 

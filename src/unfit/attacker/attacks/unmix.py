@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
 
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.candidates import Candidates, Part
@@ -115,6 +116,11 @@ class Unmix(Method):
 
 
 DEFAULT = Unmix()
+
+
+def in_one_sign(part: Part) -> Tensor:
+    """Its components (rank, d), each once."""
+    return part.x[: len(part.x) // 2].flatten(1)
 
 
 def can_unmix(mixtures: Mixtures) -> bool:
