@@ -459,7 +459,7 @@ def faces_against_noise(data: Path) -> Question:
 
 
 def main(data: Path, names: list[str]) -> int:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # two wait for each other where others work too, and these nets are small
     counts: Counter[tuple[str, str]] = Counter()
     failures = 0
     began = time.perf_counter()
