@@ -21,6 +21,7 @@ MOST_COMPARED = 8000  # candidates compared with each other: their correlations 
 # see `reliability`; docs/research/confidence.md has the measurements
 AT_ZERO, OF_SHARE, OF_COHESION, OF_FLATNESS, OF_ROUGHNESS, OF_CROWDING = -10.84, 3.25, 15.43, -6.92, -1.8, -8.0
 ROOMY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
+UNMIXED = ("unmix", "consensus")  # how the names of parts begin that hold components
 SMOOTHEST = 0.01  # of the KKT candidates in a crowd; 0.05 takes away more look-alikes, and more samples
 CROWDED = 0.3  # of these sources: from here on agreement and looks are worth less
 CONFIDENT = 0.9  # of the clusters above it 98% were true
@@ -114,14 +115,11 @@ def not_too_smooth(parts: list[Part], mixtures: Mixtures) -> list[Part]:
     Unmixing gives mixtures there that are as smooth as single images, and it is these that come near to unseen
     samples (docs/research/confidence.md).
     """
-    runs = [roughness(part.x) for part in parts if part.name.startswith("kkt")]
-    if not runs or not is_crowded(mixtures):
+    runs, unmixed = ([part for part in parts if part.name.startswith(kind)] for kind in ("kkt", UNMIXED))
+    if not runs or not unmixed or not is_crowded(mixtures):
         return parts
-    limit = torch.cat(runs).quantile(SMOOTHEST)
-    unmixed = [part.name.startswith(("unmix", "consensus")) for part in parts]
-    return [
-        part.of(roughness(part.x) >= limit) if drop else part for part, drop in zip(parts, unmixed, strict=True)
-    ]
+    limit = torch.cat([roughness(part.x) for part in runs]).quantile(SMOOTHEST)
+    return [part.of(roughness(part.x) >= limit) if part in unmixed else part for part in parts]
 
 
 def roughness(x: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def fit(
     net = initialise(architecture, settings.init, settings.seed).to(where)
     start = copy_of(net.state_dict())
     with keeper.training(_about(architecture, train, settings) if keeper.folder else {}):
-        if math.isfinite(InSpan(net, x).objective(y, settings).item()):
+        if _is_finite(net, (x, y), settings):
             with reporting(progress, "training") as report:
                 weights, trace = _trained(net, (x, y), settings, keeper, report)
             net.load_state_dict(weights)
@@ -96,6 +96,13 @@ def _about(architecture: Architecture, train: tuple[Tensor, Tensor], settings: F
     code = b"".join(file.read_bytes() for file in files)
     hashes = {name: hashlib.sha256(part).hexdigest()[:12] for name, part in (("data", data), ("code", code))}
     return asdict(settings) | hashes | {"net": net, "torch": torch.__version__}
+
+
+def _is_finite(net: nn.Sequential, train: tuple[Tensor, Tensor], settings: FitSettings) -> bool:
+    """Whether there is anything to descend from."""
+    loss = data_loss(outputs(net, train[0]), train[1], settings.loss)
+    penalty = squares(net.parameters()).item() if settings.weight_decay else 0.0
+    return math.isfinite(loss.item() + penalty)
 
 
 def _trained(

@@ -102,11 +102,8 @@ def settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, pr
             trace.steps += 1
             continue
         trace.add(descent.last, lr)
-        if _settled(trace, SETTLED_STEPS):
-            return trace.end("converged")
-        progress(trace.steps / settings.max_steps, f"loss {descent.last:.4f}")
-        if keeper.over(state):
-            return trace.end(TIME_LIMIT)
+        if _ends(trace, SETTLED_STEPS, state, settings, keeper, progress):
+            break
     return trace
 
 
@@ -141,12 +138,28 @@ def settle_in_turns(trainee: InMaps, y: Tensor, settings: FitSettings, keeper: K
         dense.rotate(trainee.follow())
         value = trainee.loss_of_dense(y, settings).item() + dense.penalty + kernels.penalty
         trace.add(value, gone, DENSE_STEPS + KERNEL_STEPS)
-        if _settled(trace, SETTLED_TURNS):
-            return trace.end("converged")
-        progress(trace.steps / settings.max_steps, f"loss {value:.4f}")
-        if keeper.over(state):
-            return trace.end(TIME_LIMIT)
+        if _ends(trace, SETTLED_TURNS, state, settings, keeper, progress):
+            break
     return trace
+
+
+def _ends(
+    trace: Trace,
+    points: int,
+    state: Callable[[], State],
+    settings: FitSettings,
+    keeper: Keeper,
+    progress: Report,
+) -> bool:
+    """Whether training ends here, because so many points of its curve stand still or its time is over."""
+    if _settled(trace, points):
+        trace.end("converged")
+        return True
+    progress(trace.steps / settings.max_steps, f"loss {trace.loss:.4f}")
+    if keeper.over(state):
+        trace.end(TIME_LIMIT)
+        return True
+    return False
 
 
 def _settled(trace: Trace, points: int) -> bool:
