@@ -32,7 +32,7 @@ SCHEDULES = [
     (FitSettings(max_steps=60), "30-20"),
     (FitSettings(loss="l2.5", init=1.0, max_steps=60), "30"),  # where steps are halved
     (FitSettings(weight_decay=0.01, init=None, max_steps=180), "30-20"),
-    (FitSettings(weight_decay=1e-3, init=None, max_steps=900), "conv(3,4)-10"),  # 41 turns
+    (FitSettings(weight_decay=1e-3, init=None), "conv(3,4)-10"),  # 8 turns of many steps
     (FitSettings("gd", lr=0.1, epochs=60), "20"),
     (SGD, "30-20"),
 ]
@@ -76,7 +76,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(("settings", "arch"), SCHEDULES)
 def test_interrupted_twice_it_ends_at_the_same_weights(settings: FitSettings, arch: str, tmp_path: Path) -> None:
     whole, folder, steps = trained(settings, arch), tmp_path / "checkpoint", 0
-    for after in (9, 24):
+    for after in (2, 3) if arch.startswith("conv") else (9, 24):
         with pytest.raises(
             Interrupted, match=r"\d+ steps are kept in .*; run the same command to go on"
         ) as stopped:

@@ -20,7 +20,7 @@ from unfit.base.errors import UsageError
 from unfit.base.nets import build, initialise, layers_of, margin, outputs, parse_architecture
 from unfit.lab.fit import Fit, fit
 from unfit.lab.settle import FIRST_LR, LR_AFTER_RISE, LR_GROWTH, NESTEROV
-from unfit.lab.trainee import InMaps, data_loss
+from unfit.lab.trainee import InMaps, data_loss, squares
 from unfit.lab.training import FitSettings
 
 Pairs = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -325,8 +325,11 @@ def accelerated(found: Fit, pairs: Pairs, settings: FitSettings) -> tuple[dict[s
 
 
 def test_settling_without_copies_is_settling_as_written_down():
-    pairs, settings = drawn(12), {"init": None, "weight_decay": 0.01, "max_steps": 60}
-    found = trained(pairs, "conv(24,2)-20", **settings)  # fewer maps than samples: all weights together
+    (x, y), (unseen, labels) = drawn(12)
+    pairs = (x[:, :, ::8, ::8], y), (unseen[:, :, ::8, ::8], labels)  # 16 inputs …
+    pairs = (torch.cat([pairs[0][0], 0.9 * pairs[0][0]]), torch.cat([y, y])), pairs[1]  # … and 24 samples: no span
+    settings = {"init": None, "weight_decay": 0.01, "max_steps": 60}
+    found = trained(pairs, "20-10", **settings)
     expected, restarts = accelerated(found, pairs, FitSettings(**settings))
     assert restarts > 0
     for name, value in expected.items():
@@ -334,10 +337,11 @@ def test_settling_without_copies_is_settling_as_written_down():
         assert distance(found.start[name], value, value) > 1e-2, name  # it has moved
 
 
-def test_behind_a_convolution_turns_end_where_nothing_moves():
+@pytest.mark.parametrize("arch", ["conv(3,4)-20-10", "conv(25,4)-40"])  # more and fewer maps than samples
+def test_behind_a_convolution_turns_end_where_nothing_moves(arch):
     decay = 1e-3
     (x, y), unseen = drawn(12)
-    found = trained(((x, y), unseen), "conv(3,4)-20-10", init=None, weight_decay=decay)
+    found = trained(((x, y), unseen), arch, init=None, weight_decay=decay)
     assert found.record["status"] == "converged"
     assert found.record["train_accuracy"] == 1
     norms = found.record["layer_norms"]  # a layer can be scaled against the next one: at the end they balance
@@ -371,6 +375,26 @@ def test_to_follow_the_maps_changes_no_output():
     assert trainee.dense[0].norm().item() < before
     net.load_state_dict(trainee.whole())
     assert data_loss(net(x), y, "logistic").item() == pytest.approx(moved, rel=1e-5)
+
+
+@pytest.mark.parametrize("biases", ["first", "hidden"])
+def test_to_balance_changes_no_output_and_leaves_the_least_weights(biases):
+    (x, y), _ = drawn(12)
+    net = initialise(parse_architecture("conv(3,4)-20-10", tuple(x.shape[1:]), 1, biases), None, 0)
+    trainee, settings = InMaps(net, x), FitSettings()
+    with torch.no_grad():
+        trainee.dense[0][3] = 0  # a neuron that nothing enters
+    loss, size = trainee.loss(y, settings).item(), squares(trainee.parameters()).item()
+    for _ in range(20):  # a layer has two neighbours
+        trainee.balance()
+    assert trainee.loss(y, settings).item() == pytest.approx(loss, rel=1e-5)
+    assert squares(trainee.parameters()).item() < 0.9 * size
+    conv, *dense = layers_of(trainee.net)
+    for one, two in pairwise(dense):
+        into = sum(p.detach().reshape(len(p), -1).square().sum(1) for p in one.parameters())
+        assert torch.allclose(into[into > 0], two.weight.detach().square().sum(0)[into > 0], rtol=1e-2)
+    into = squares(conv.parameters()).item()
+    assert into == pytest.approx(squares([dense[0].weight]).item(), rel=1e-2)
 
 
 def test_stronger_decay_leaves_smaller_weights(faces):

@@ -110,7 +110,7 @@ def _trained(
 ) -> tuple[dict[str, Tensor], Trace]:
     x, y = train
     decays = settings.method == "flow" and settings.weight_decay > 0
-    if decays and InMaps.fits(net, x):
+    if decays and InMaps.fits(net):
         behind = InMaps(net, x)
         trace = settle_in_turns(behind, y, settings, keeper, report)
         return behind.whole(), trace

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unfit.base.progress import Report
 from unfit.lab.checkpoints import Keeper, State
-from unfit.lab.trainee import InMaps, InSpan, move
+from unfit.lab.trainee import InMaps, InSpan, move, squares
 from unfit.lab.training import TIME_LIMIT, FitSettings, Trace
 
 FIRST_LR = 0.1  # where the search for a good one begins
@@ -23,8 +23,8 @@ LR_GROWTH, LR_AFTER_RISE, LR_AFTER_OVERFLOW = 1.01, 0.9, 0.5  # times the learni
 PIECE = 1 << 20  # values whose squares stay in the cache
 NESTEROV = 3  # momentum k / (k + 3) after k steps without a restart
 SETTLED_STEPS, SETTLED_GAIN = 100, 1e-4  # training ends when that many steps gain less than this share of the loss
-DENSE_STEPS, KERNEL_STEPS = 20, 2  # a turn: one step of the kernels takes as long as ten to twenty of the rest
-SETTLED_TURNS = 10
+DENSE_STEPS, KERNEL_STEPS = 20, 15  # a turn; with 5 for the kernels training takes half as long again
+SETTLED_TURNS, SETTLED_GAIN_OF_TURNS = 3, 1e-3  # the layers' norms are then within 1% of where they would end
 
 
 class Accelerated:
@@ -64,11 +64,6 @@ class Accelerated:
         self.age, self.lr, self.last = self.age + 1, LR_GROWTH * self.lr, value
         return True
 
-    def rotate(self, over: Tensor) -> None:
-        """The first parameter has other coordinates now: so has where it was."""
-        self.old[0] = self.old[0] @ over
-        self._here[0] = torch.empty_like(self.old[0])
-
     @property
     def numbers(self) -> dict[str, Any]:
         return {"lr": self.lr, "age": self.age, "last": self.last}
@@ -102,57 +97,66 @@ def settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, pr
             trace.steps += 1
             continue
         trace.add(descent.last, lr)
-        if _ends(trace, SETTLED_STEPS, state, settings, keeper, progress):
+        if _ends(trace, _gain(trace, SETTLED_STEPS) < SETTLED_GAIN, state, settings, keeper, progress):
             break
     return trace
 
 
 def settle_in_turns(trainee: InMaps, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
-    """The dense layers behind a convolution, then its kernels, then the dense layers again.
+    """The dense layers behind a convolution, then its kernels, then the dense layers again, each by L-BFGS.
 
-    While the kernels rest, the dense layers are trained in the span of the maps, fifty times as fast. Nothing is
-    left of what the dense layer had outside it, as after an endless training.
+    While the kernels rest, the dense layers are trained in the span of the maps, where a step takes a twentieth of
+    the time. Nothing is left of what the dense layer had outside it, as after an endless training. A turn depends
+    on the weights alone, so they are all that is kept. There is no flow time, since no path is followed.
     """
     trace = Trace()
     if kept := keeper.kept:
         trace.go_on(kept)
         trainee.load_state_dict(kept.part("net"))
-        trainee.basis, trainee.inputs = trainee.span()
-    dense, kernels = (Accelerated(part, settings.weight_decay) for part in (trainee.dense, trainee.kernels))
-    if kept:
-        dense.go_on(kept.numbers["dense"], kept.part("dense"))
-        kernels.go_on(kept.numbers["kernels"], kept.part("kernels"))
+        trainee.look()
 
     def state() -> State:
-        numbers = {"dense": dense.numbers, "kernels": kernels.numbers}
-        return trace.state(numbers, net=trainee.state_dict(), dense=dense.tensors, kernels=kernels.tensors)
+        return trace.state({}, net=trainee.state_dict())
+
+    def objective(loss: Callable[[Tensor, FitSettings], Tensor]) -> Tensor:
+        return loss(y, settings) + settings.weight_decay / 2 * squares(trainee.parameters())
 
     while trace.steps < settings.max_steps:
-        gone = 0.0
-        rest = kernels.penalty
-        for _ in range(DENSE_STEPS):
-            gone += dense.lr * dense.step(lambda: trainee.loss_of_dense(y, settings), rest)
-        rest = dense.penalty
-        for _ in range(KERNEL_STEPS):
-            kernels.step(lambda: trainee.loss(y, settings), rest)
-        dense.rotate(trainee.follow())
-        value = trainee.loss_of_dense(y, settings).item() + dense.penalty + kernels.penalty
-        trace.add(value, gone, DENSE_STEPS + KERNEL_STEPS)
-        if _ends(trace, SETTLED_TURNS, state, settings, keeper, progress):
+        _descend(trainee.dense, lambda: objective(trainee.loss_of_dense), DENSE_STEPS)
+        _descend(trainee.kernels, lambda: objective(trainee.loss), KERNEL_STEPS)
+        trainee.balance()
+        trainee.follow()
+        trace.add(objective(trainee.loss_of_dense).item(), 0.0, DENSE_STEPS + KERNEL_STEPS)
+        if _ends(trace, _gain(trace, SETTLED_TURNS) < SETTLED_GAIN_OF_TURNS, state, settings, keeper, progress):
             break
     return trace
 
 
+def _descend(parameters: list[nn.Parameter], objective: Callable[[], Tensor], steps: int) -> None:
+    """So many steps of L-BFGS, from nothing but where the parameters are."""
+    lbfgs = torch.optim.LBFGS(parameters, max_iter=steps, history_size=steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        value = objective()
+        for parameter, slope in zip(parameters, torch.autograd.grad(value, parameters), strict=True):
+            parameter.grad = slope
+        return value
+
+    lbfgs.step(closure)
+    for parameter in parameters:
+        parameter.grad = None
+
+
 def _ends(
     trace: Trace,
-    points: int,
+    settled: bool,
     state: Callable[[], State],
     settings: FitSettings,
     keeper: Keeper,
     progress: Report,
 ) -> bool:
-    """Whether training ends here, because so many points of its curve stand still or its time is over."""
-    if _settled(trace, points):
+    """Whether training ends here, because it has settled or its time is over."""
+    if settled:
         trace.end("converged")
         return True
     progress(trace.steps / settings.max_steps, f"loss {trace.loss:.4f}")
@@ -162,11 +166,9 @@ def _ends(
     return False
 
 
-def _settled(trace: Trace, points: int) -> bool:
-    """Whether the last points of the curve have won next to nothing."""
-    if len(trace.curve) <= points:
-        return False
-    return trace.curve[-points][2] - trace.loss < SETTLED_GAIN * trace.loss
+def _gain(trace: Trace, points: int) -> float:
+    """What so many points of the curve have won, as a share of the loss."""
+    return (trace.curve[-points][2] - trace.loss) / trace.loss if len(trace.curve) > points else math.inf
 
 
 def size(tensors: Iterable[Tensor]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 from unfit.base.nets import margin
 from unfit.lab.training import FitSettings, Loss
 
-LEAST_VARIANCE = 1e-9  # of the largest: below it a direction of the maps is rounding
+LEAST_VARIANCE = 1e-7  # of the largest: below it a direction of the maps is rounding
 
 
 def data_loss(phi: Tensor, y: Tensor, loss: Loss) -> Tensor:
@@ -74,7 +75,9 @@ class InSpan(nn.Module):
 class InMaps(nn.Module):
     """A net with a convolution in front, whose first dense layer lives in the span of the maps.
 
-    The maps move with the kernels, and their span with them: `follow` takes the dense layer along.
+    The maps move with the kernels, and their span with them: `follow` takes the dense layer along. A basis of the
+    span is `mix`ᵀ `maps`, and is never multiplied out: products with the maps are all that training needs. Where
+    the maps have no more numbers than there are samples, the dense layer stays as it is.
     """
 
     def __init__(self, net: nn.Sequential, x: Tensor) -> None:
@@ -82,15 +85,17 @@ class InMaps(nn.Module):
         self.net, self.x = copy.deepcopy(net), x
         cut = [name for name, _ in net.named_children()].index("flatten") + 1
         self.parts = self.net[:cut], self.net[cut:]  # a tuple: the parameters are the net's, once
-        self.basis, self.inputs = self.span()
         first = self.net.get_submodule("layer2")
-        first.weight = nn.Parameter(self.dense[0].detach() @ self.basis.T)
+        assert isinstance(first, nn.Linear)
+        self.inside = first.in_features > len(x)
+        self.look()
+        if self.inside:
+            first.weight = nn.Parameter(first.weight.detach() @ self.maps.T @ self.mix)
 
     @staticmethod
-    def fits(net: nn.Sequential, x: Tensor) -> bool:
-        """Whether there is a convolution that makes more numbers of a sample than there are samples."""
-        first, second = net.get_submodule("layer1"), net.get_submodule("layer2")
-        return isinstance(first, nn.Conv2d) and isinstance(second, nn.Linear) and second.in_features > len(x)
+    def fits(net: nn.Sequential) -> bool:
+        """Whether a convolution lies before a dense layer."""
+        return isinstance(net.get_submodule("layer1"), nn.Conv2d)
 
     @property
     def kernels(self) -> list[nn.Parameter]:
@@ -101,44 +106,72 @@ class InMaps(nn.Module):
         """The first is that of the layer in the span."""
         return list(self.parts[1].parameters())
 
-    def span(self) -> tuple[Tensor, Tensor]:
-        """An orthonormal basis of the maps' span, (n, d), and the maps in it, (n, n).
+    def look(self) -> None:
+        """Take the maps as they are now, and their span.
 
         It comes from their products with each other, since a QR decomposition takes four times as long. A
         direction that is only rounding keeps its place, so that shapes stay, and is nearly zero.
         """
         with torch.no_grad():
-            maps = self.parts[0](self.x)
-            products = maps.double() @ maps.double().T
-            variances, directions = torch.linalg.eigh(products)
-            scales = variances.clamp_min(LEAST_VARIANCE * variances[-1]).sqrt()
-            basis = (directions / scales).T.to(maps.dtype) @ maps
-            return basis, maps @ basis.T
+            self.maps = self.inputs = self.parts[0](self.x)  # (n, d)
+            if self.inside:
+                variances, directions = torch.linalg.eigh((self.maps @ self.maps.T).double())
+                scales = variances.clamp_min(LEAST_VARIANCE * variances[-1]).sqrt()
+                self.mix = (directions / scales).to(self.maps.dtype)
+                self.inputs = (directions * (variances / scales)).to(self.maps.dtype)  # the maps in that basis
 
-    def follow(self) -> Tensor:
-        """Go over to the span of the maps as they are now. Returns the matrix that takes coordinates there.
+    def follow(self) -> None:
+        """Go over to the maps as they are now, and with them to another basis.
 
         Outputs for x stay as they are, and weights can only shrink: nothing but their decay meets what is left
         behind.
         """
-        before = self.basis
-        self.basis, self.inputs = self.span()
-        over = before @ self.basis.T
-        self.dense[0].data = self.dense[0].data @ over
-        return over
+        before = self.maps
+        if self.inside:
+            coordinates = self.dense[0].data @ self.mix.T
+        self.look()
+        if self.inside:
+            self.dense[0].data = coordinates @ (before @ self.maps.T) @ self.mix
+
+    def balance(self) -> None:
+        """Scale what enters each neuron against what leaves it until both have one norm; the kernels all alike.
+
+        Outputs stay as they are, and no such scaling has a smaller ‖θ‖². Descent alone takes thousands of steps to
+        get there.
+        """
+        with torch.no_grad():
+            dense = [layer for layer in self.parts[1].children() if isinstance(layer, nn.Linear)]
+            scale = _even(squares(self.kernels), squares([dense[0].weight]))
+            for p in self.kernels:
+                p.mul_(scale)
+            dense[0].weight.div_(scale)
+            for one, two in pairwise(dense):
+                into = torch.stack([p.reshape(len(p), -1).square().sum(1) for p in one.parameters()]).sum(0)
+                scale = _even(into, two.weight.square().sum(0))
+                for p in one.parameters():
+                    p.mul_(scale[:, None] if p.dim() > 1 else scale)
+                two.weight.div_(scale)
 
     def loss_of_dense(self, y: Tensor, settings: FitSettings) -> Tensor:
-        """The mean, with the maps as they were when the span was taken."""
+        """The mean, with the maps as they were when they were looked at."""
         return data_loss(self.parts[1](self.inputs), y, settings.loss)
 
     def loss(self, y: Tensor, settings: FitSettings) -> Tensor:
         """The mean, with the maps as they are."""
-        return data_loss(self.parts[1](self.parts[0](self.x) @ self.basis.T), y, settings.loss)
+        maps = self.parts[0](self.x)
+        return data_loss(self.parts[1](maps @ self.maps.T @ self.mix if self.inside else maps), y, settings.loss)
 
     def whole(self) -> dict[str, Tensor]:
         """The weights in the space of the maps again."""
         state = self.net.state_dict()
-        return copy_of(state | {"layer2.weight": state["layer2.weight"] @ self.basis})
+        if self.inside:
+            state["layer2.weight"] = state["layer2.weight"] @ self.mix.T @ self.maps
+        return copy_of(state)
+
+
+def _even(into: Tensor, out: Tensor) -> Tensor:
+    """What to multiply by what enters and to divide what leaves by, given the squares of their norms."""
+    return torch.where((into > 0) & (out > 0), (out / into) ** 0.25, 1.0)
 
 
 def copy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
