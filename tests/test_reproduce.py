@@ -26,7 +26,7 @@ from PIL import Image
 from unfit import Audit, UnfitError, read_source
 from unfit.base.files import read_as, read_json, write_json
 from unfit.lab.reproduce import draw
-from unfit.lab.reproduce.buzaglo2023 import BASELINE, BY_CLASS, FIXED, dip, fewer_channels, more_with_decay
+from unfit.lab.reproduce.buzaglo2023 import BASELINE, BY_CLASS, FIXED, LARGE, dip, fewer_channels, more_with_decay
 from unfit.lab.reproduce.catalogue import ITEMS, chosen
 from unfit.lab.reproduce.claims import (
     Verdict,
@@ -175,7 +175,9 @@ def test_fig17_reads_cifar100_where_it_is(tmp_path):
 
 def test_fig17_says_what_stands_in_for_cifar100(data_dir, cache, tmp_path):
     results = make(chosen("buzaglo2023/fig17")[0], Lab(cache, TINY, ("paper",), data_dir), tmp_path / "out")
-    assert "CIFAR-100 was not given" in results.notes[0]
+    assert "CIFAR-100 was not given: this is CIFAR-10, 40-40, n=20" in results.notes[0]
+    made = Lab(cache, FULL, data_dir=data_dir).size(LARGE)
+    assert (made.data, made.n, made.arch, made.num_classes) == ("cifar10", 5000, "2000-2000", 10)
 
 
 def test_another_seed_is_another_target(data_dir, cache):
