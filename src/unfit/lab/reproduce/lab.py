@@ -203,7 +203,9 @@ class Lab:
         made, name = self.size(setup), self.source_name(setup)
         folder = self.cache / "targets" / _key(made, name)
         if setup.data == "cifar100" and made.data == "cifar10":
-            self._note(f"CIFAR-100 was not given: this is CIFAR-10, {describe(made)}, as large as is trained in minutes.")
+            self._note(
+                f"CIFAR-100 was not given: this is CIFAR-10, {describe(made)}, as large as is trained in minutes."
+            )
         if not folder.is_dir():
             classes = None if name == "faces" else made.classes
             with self._telling(f"training {describe(made)}") as tell:
