@@ -25,6 +25,7 @@ from unfit.lab import checkpoints
 from unfit.lab.checkpoints import Interrupted, Keeper, checkpoint_folder
 from unfit.lab.fit import Fit, fit
 from unfit.lab.runs import RUN_FILES, fit_folder
+from unfit.lab.trainee import InMaps
 from unfit.lab.training import TIME_LIMIT, FitSettings
 
 SGD = FitSettings("sgd", init=None, epochs=110, batch=7, weight_decay=1e-3)
@@ -86,6 +87,28 @@ def test_interrupted_twice_it_ends_at_the_same_weights(settings: FitSettings, ar
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     found = trained(settings, arch, keeper=Keeper(folder))
     assert found.resumed_at == steps
+    assert_same(found, whole)
+
+
+def test_a_long_turn_behind_a_convolution_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, arch = next(each for each in SCHEDULES if each[1].startswith("conv"))
+    whole, folder, loss = trained(settings, arch), tmp_path / "checkpoint", InMaps.loss
+    late = trained(settings, arch, keeper=Keeper(folder, 1e-9)).record
+    assert (late["status"], late["steps"]) == (TIME_LIMIT, 0)
+    calls = iter(range(1, 10**6))
+
+    def pressed(self: InMaps, *args: Any) -> Tensor:
+        if next(calls) == 30:  # in the middle of the second turn of the kernels
+            signal.raise_signal(signal.SIGINT)
+        return loss(self, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InMaps, "loss", pressed)
+        with pytest.raises(Interrupted, match="35 steps are kept"):
+            trained(settings, arch, keeper=Keeper(folder))
+    assert next(calls) == 31  # nothing was computed after it
+    found = trained(settings, arch, keeper=Keeper(folder))
+    assert found.resumed_at == 35
     assert_same(found, whole)
 
 

@@ -377,6 +377,13 @@ def test_to_follow_the_maps_changes_no_output():
     assert data_loss(net(x), y, "logistic").item() == pytest.approx(moved, rel=1e-5)
 
 
+def test_turns_that_leave_the_numbers_end_with_what_there_was():
+    (x, y), unseen = drawn(12)
+    found = trained(((1e7 * x, y), unseen), "conv(3,4)-20", init=None, weight_decay=1e-3, loss="l2.5")
+    assert found.record["status"] == "diverged"
+    assert all(weight.isfinite().all() for weight in found.weights.values())
+
+
 @pytest.mark.parametrize("biases", ["first", "hidden"])
 def test_to_balance_changes_no_output_and_leaves_the_least_weights(biases):
     (x, y), _ = drawn(12)

@@ -120,6 +120,11 @@ class InMaps(nn.Module):
                 self.mix = (directions / scales).to(self.maps.dtype)
                 self.inputs = (directions * (variances / scales)).to(self.maps.dtype)  # the maps in that basis
 
+    def back_to(self, state: dict[str, Tensor]) -> None:
+        """Go back to weights that were kept, and to the span that they were kept in."""
+        self.load_state_dict(state)
+        self.look()
+
     def follow(self) -> None:
         """Go over to the maps as they are now, and with them to another basis.
 
