@@ -1,7 +1,9 @@
 """What an audit without a budget costs as things grow: seconds stated and taken, and the peak of memory.
 
-    python benchmarks/growth.py [NAME | NAME:BUDGET ...]
+    python benchmarks/growth.py [SIZE | SIZE:BUDGET ...]
 
+SIZE is one of those below, or written out: 1x28x28,50,500 has 50 samples and 500 neurons. `budgets` stands for all of
+docs/scaling.md.
 Nets are planted, not trained: W1 = Σ α_i x_iᵀ with random gates, on a small random start. So the data are known by
 construction, and only the audit is measured. Each case runs in a process of its own. A budget, in seconds, is one of
 the audit.
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unfit import Auto, audit
+from unfit import Auto, UnfitError, audit
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.method import gather
 from unfit.auditor.case import case_of
@@ -44,6 +46,25 @@ SIZES = {
     "224x224": Size((3, 224, 224), 100, 256),
     "candidates": Size((3, 32, 32), 100, 1000, 100_000),
 }
+BUDGETS = (
+    *(
+        "1x28x28,50,500:10",
+        "1x28x28,500,500:10",
+        "3x32x32,50,1000:10",
+        "3x32x32,50,1000:30",
+        "3x32x32,500,1000:30",
+    ),
+    *("3x64x64,50,500:10", "3x64x64,50,500:30", "3x64x64,500,500:10", "3x64x64,500,500:30"),
+    *("3x224x224,50,256:10", "3x224x224,50,256:60"),
+)
+
+
+def size_of(text: str) -> Size:
+    if text in SIZES:
+        return SIZES[text]
+    sides, n, width = text.split(",")
+    channels, height, breadth = map(int, sides.split("x"))
+    return Size((channels, height, breadth), int(n), int(width))
 
 
 def pictures(n: int, shape: tuple[int, int, int], seed: int) -> Tensor:
@@ -72,7 +93,7 @@ def planted(size: Size, x: Tensor, y: Tensor) -> nn.Sequential:
 
 
 def measure(name: str, budget: str) -> str:
-    size = SIZES[name]
+    size = size_of(name)
     x, unseen = (pictures(size.n, size.shape, seed) for seed in (0, 1))
     net = planted(size, x, torch.arange(size.n) % 2)
     sets = [(each, (net(each)[:, 0] > 0).long()) for each in (x, unseen)]
@@ -93,7 +114,10 @@ def measure(name: str, budget: str) -> str:
 def finished(net: nn.Sequential, sets: list[tuple[Tensor, Tensor]], attack: Auto, given: Candidates | None) -> str:
     if given is not None:
         return audit(net, *sets, candidates=given).verdict
-    return audit(net, *sets, attack=attack).verdict
+    try:
+        return audit(net, *sets, attack=attack).verdict
+    except UnfitError as error:
+        return f"refused: {error}"
 
 
 if __name__ == "__main__":
@@ -101,5 +125,5 @@ if __name__ == "__main__":
         name, _, seconds = sys.argv[2].partition(":")
         print(measure(name, seconds), flush=True)
     else:
-        for each in sys.argv[1:] or SIZES:
+        for each in BUDGETS if sys.argv[1:] == ["budgets"] else sys.argv[1:] or SIZES:
             subprocess.run([sys.executable, __file__, "--one", each], check=False)
