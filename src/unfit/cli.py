@@ -782,14 +782,14 @@ def reproduce(
     named = tuple(dict.fromkeys(attacks or ("auto",)))
     if strangers := [each for each in named if each not in ATTACKS]:
         raise unknown("attack", strangers[0], ATTACKS)
+    full = Lab(out_folder / "cache", SCALES["full"], named, data_dir)
     if listing:
         for item in ITEMS:
-            costs = f"{duration(item.seconds):>7} small {duration(item.full_seconds(named)):>9} full"
+            costs = f"{duration(item.seconds):>7} small {duration(item.full_seconds(full)):>9} full"
             out.print(f"{item.name:<18} {costs}  {item.title}")
         return 0
     if collected is not None:
-        lab = Lab(out_folder / "cache", SCALES["full"], named, data_dir)
-        added = collect(collected, out_folder, ITEMS, lambda item: item.why_not_run(lab))
+        added = collect(collected, out_folder, ITEMS, lambda item: item.why_not_run(full))
         write_pages(out_folder, ITEMS)
         out.print(f"{added} items of {collected} added to {out_folder / 'index.md'}")
         return 0
@@ -804,7 +804,7 @@ def reproduce(
             out.print(f"{item.name}: already there")
             continue
         if scale == "full":
-            out.print(f"{item.name}: about {duration(item.full_seconds(named))} on this machine alone")
+            out.print(f"{item.name}: about {duration(item.full_seconds(full))} on this machine alone")
         try:
             with bar(item.name) as progress:
                 lab = Lab(out_folder / "cache", SCALES[scale], named, data_dir, ray, seed, progress)

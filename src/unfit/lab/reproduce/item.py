@@ -104,10 +104,10 @@ class Item:
         """The rest of the function's documentation: what the paper claims."""
         return " ".join((inspect.getdoc(self.make) or "").split("\n")[1:]).strip()
 
-    def full_seconds(self, attacks: Sequence[str]) -> float:
-        """At the paper's own size on this machine, by operations counted: within a factor of three."""
-        every = (*(attacks if self.attacked else ()), *(["inversion"] * self.inverted))
-        return sum(_full_seconds(setup, every) for setup in self.targets)
+    def full_seconds(self, lab: Lab) -> float:
+        """At the size of a lab at full scale, on this machine, by operations counted: within a factor of three."""
+        every = (*(lab.attacks if self.attacked else ()), *(["inversion"] * self.inverted))
+        return sum(_full_seconds(lab.size(setup), every) for setup in self.targets)
 
     def why_not_run(self, lab: Lab) -> str:
         """At full scale: the data that are missing, or how long it would take."""
@@ -116,7 +116,7 @@ class Item:
                 lab.check([setup])
             except UnfitError:
                 return f"needs {WHERE[data][0]}"
-        return f"about {duration(self.full_seconds(lab.attacks))}"
+        return f"about {duration(self.full_seconds(lab))}"
 
 
 def place_of(out: Path, item: Item, scale: str, seed: int) -> Path:
@@ -255,7 +255,7 @@ def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:
     shape = SHAPES[setup.data]
     outputs = setup.num_classes if setup.fit.loss == "ce" else 1
     architecture = parse_architecture(setup.arch, shape, outputs, setup.biases)
-    rank, unmix = setup.n, Unmix()
+    rank, unmix = min(setup.n, architecture.hidden[0]), Unmix()  # no layer has more directions than neurons
     ranks = [min(max(2, round(f * rank)), tellable(shape)) for f in unmix.ranks]
     each = {
         "paper": FULL.trials * PaperKKT().seconds(rank, architecture),
