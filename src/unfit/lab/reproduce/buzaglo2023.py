@@ -371,5 +371,5 @@ ITEMS = (
     Item(fig14, tuple(DECAYED.values()), 75),
     Item(fig15, tuple(CONV.values()), 140),
     Item(fig16, (SHOWN,), 20),
-    Item(fig17, (LARGE,), 630),
+    Item(fig17, (LARGE,), 180),
 )
