@@ -48,7 +48,7 @@ from unfit.base.target import Target
 SEVERITY: Final[tuple[Verdict, ...]] = ("pass", "inconclusive", "leak")
 SUMMARY_WIDTH = 100  # columns
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
-JUDGING = 2.0  # times what looking at the samples took: what matching, the oracle and the page take of a budget
+JUDGING = 3.0  # times what looking at the samples took: what matching and the oracle take of a budget, at 224×224
 
 
 @dataclass(frozen=True, eq=False)
