@@ -38,6 +38,7 @@ from unfit.attacker.stationarity import (
     dense_stationarity,
     first_signals,
     forward,
+    gate,
     general_stationarity,
     num_candidates,
     stationarity,
@@ -509,3 +510,14 @@ def test_without_a_name_the_settings_say_which_attack_is_meant():
     assert named_attack(budget=5.0).method == "auto"
     assert named_attack(score="any") == FastKKT(score="any")
     assert named_attack(solver="paper", seed=3) == PaperKKT(seed=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gate_is_a_sigmoid_without_numbers_that_are_too_small_to_be_normal(dtype):
+    z = torch.linspace(-20, 2, 1001, dtype=dtype)
+    plain, found = torch.sigmoid(50 * z), gate(z, 50)
+    assert torch.equal(found[found > 0], plain[found > 0])
+    assert float(plain[found == 0].max()) < 1e-11
+    tiny = torch.finfo(dtype).tiny
+    assert ((plain > 0) & (plain < tiny)).any()  # as sigmoids have them
+    assert float(found[found > 0].min()) ** 3 > tiny
