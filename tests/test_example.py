@@ -12,6 +12,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "example.md"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+PLURAL = re.compile(r"(?<=\w)s\b")  # 1 shows a trace, 2 show traces: how many depends on the machine's rounding
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -37,7 +38,8 @@ def outcome() -> tuple[dict[str, Any], list[tuple[str, str]]]:
 def test_it_says_what_comes_out(outcome: tuple[dict[str, Any], list[tuple[str, str]]]) -> None:
     assert len(outcome[1]) == sum(language == "text" for language, _ in blocks()) > 1
     for said, printed in outcome[1]:
-        assert NUMBER.sub("#", said) == NUMBER.sub("#", printed)
+        words, came = (PLURAL.sub("", NUMBER.sub("#", text)) for text in (said, printed))
+        assert words == came
         for a, b in zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True):
             assert float(a) == pytest.approx(float(b), rel=0.25, abs=3 if "." not in a else 0.05)
 

@@ -325,7 +325,8 @@ def test_what_was_run_at_full_size_is_collected(run, data_dir, cache, tmp_path):
     code, printed, _ = run("reproduce", "--collect", str(away), "--out", str(out), "--data-dir", str(data_dir))
     assert (code, printed.startswith("1 items of")) == (0, True)
     assert "| not run |  |  | about " in (out / "full.md").read_text("utf-8")
-    assert "CIFAR-100" in (out / "others" / "not-run.json").read_text("utf-8")  # not among the data
+    assert '"buzaglo2023/fig17": "about ' in (out / "others" / "not-run.json").read_text("utf-8")
+    assert item.why_not_run(Lab(cache, FULL, data_dir=away)) == "needs CIFAR-10"
     other = full.model_copy(update={"seed": 1, "name": "haim2022/fig1"})
     (tmp_path / "second" / "haim2022" / "fig1").mkdir(parents=True)
     write_json(tmp_path / "second" / "haim2022" / "fig1" / "results.json", other.model_dump(mode="json"))
