@@ -2,8 +2,9 @@
 
     python benchmarks/growth.py [SIZE | SIZE:BUDGET ...]
 
-SIZE is one of those below, or written out: 1x28x28,50,500 has 50 samples and 500 neurons. `budgets` stands for all of
-docs/scaling.md.
+SIZE is one of those below, or written out: 1x28x28,50,500 has 50 samples and 500 neurons. `budgets` stands for all
+those of docs/scaling.md.
+
 Nets are planted, not trained: W1 = Σ α_i x_iᵀ with random gates, on a small random start. So the data are known by
 construction, and only the audit is measured. Each case runs in a process of its own. A budget, in seconds, is one of
 the audit.
@@ -47,15 +48,17 @@ SIZES = {
     "candidates": Size((3, 32, 32), 100, 1000, 100_000),
 }
 BUDGETS = (
-    *(
-        "1x28x28,50,500:10",
-        "1x28x28,500,500:10",
-        "3x32x32,50,1000:10",
-        "3x32x32,50,1000:30",
-        "3x32x32,500,1000:30",
-    ),
-    *("3x64x64,50,500:10", "3x64x64,50,500:30", "3x64x64,500,500:10", "3x64x64,500,500:30"),
-    *("3x224x224,50,256:10", "3x224x224,50,256:60"),
+    "1x28x28,50,500:10",
+    "1x28x28,500,500:10",
+    "3x32x32,50,1000:10",
+    "3x32x32,50,1000:30",
+    "3x32x32,500,1000:30",
+    "3x64x64,50,500:10",
+    "3x64x64,50,500:30",
+    "3x64x64,500,500:10",
+    "3x64x64,500,500:30",
+    "3x224x224,50,256:10",
+    "3x224x224,50,256:60",
 )
 
 

@@ -58,8 +58,8 @@ Stack = Layers | Opaque
 def gate(z: Tensor, alpha: float) -> Tensor:
     """sigmoid(αz), which stands for a ReLU's derivative (H22 App. B.2); 0 where it is next to nothing.
 
-    Products of three of these must not leave the normal numbers: arithmetic beyond them is so slow that attacks
-    took two to eight times as long.
+    Products of three of these must not leave the normal numbers: arithmetic beyond them is so slow that an
+    iteration of an attack took up to nine times as long.
     """
     return F.threshold(torch.sigmoid(alpha * z), torch.finfo(z.dtype).tiny ** 0.3, 0.0)  # float32: 4e-12
 
