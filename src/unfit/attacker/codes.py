@@ -131,7 +131,8 @@ def find_ones(values: Array, scale: Array, near: Array) -> tuple[Array, float] |
     """What every record has once, and its noise: the sum of a group, which is equal to that of another group.
 
     Where weights decay and the bias does not, it is only near to that. So runs of columns that add up to about the
-    bias are tried, the nearest first. None if no two groups agree.
+    bias are tried, the nearest first. Two groups together point the same way, but then fewer runs add up to as
+    much. None if no two groups agree.
     """
     sums = np.column_stack([np.zeros(len(values)), (values * scale).cumsum(1)])
     noise = np.append(0.0, np.square(scale).cumsum())
@@ -141,11 +142,13 @@ def find_ones(values: Array, scale: Array, near: Array) -> tuple[Array, float] |
     sizes = np.sqrt(np.maximum(np.add.outer(dots.diagonal(), dots.diagonal()) - 2 * dots, np.finfo(float).tiny))
     cosines = np.triu(along[None] - along[:, None], 1) / sizes / np.linalg.norm(near)
     likely = np.argsort(-cosines, axis=None)[:TRIED]
+    most, best = 1, None
     for start, end in zip(*np.unravel_index(likely[cosines.flat[likely] > NEAR], cosines.shape), strict=True):
         ones, own = sums[:, end] - sums[:, start], float(np.sqrt(noise[end] - noise[start]))
-        if len(find_groups(values, scale / own, ones / own)) > 1:
-            return ones, own
-    return None
+        groups = len(find_groups(values, scale / own, ones / own))
+        if groups > most:
+            most, best = groups, (ones, own)
+    return best
 
 
 def all_records(codes: Codes) -> Places | None:

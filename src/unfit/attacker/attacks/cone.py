@@ -283,19 +283,17 @@ def with_ones(space: Space | None, weight: Tensor, bias: Tensor) -> Space | None
     Training then adds Σ_i α_i x_iᵀ to the weights and another Σ_i β_i to the bias. β_i is near to α_i, or in a
     direction of its own, which looks like the sum of centred samples. What one-hot groups add up to is exact.
     """
-    if space is not None and not is_centred(space):
-        return _with_groups(space, bias) or space
     alone = _space(weight, has_bias=False)
-    if alone is None:
-        return space
+    grouped = None if alone is None else _with_groups(alone, bias)
+    if alone is None or grouped is not None or (space is not None and not is_centred(space)):
+        return grouped or space
     enough = alone.values.shape[1] > ENOUGH_COLUMNS * alone.n
-    return _with_groups(alone, bias) or (alone if enough and has_cone(alone) else space)
+    return alone if enough and has_cone(alone) else space
 
 
 def _with_groups(space: Space, bias: Tensor) -> Space | None:
-    """The span with what one-hot groups add up to as its bias; None if there are no such groups."""
-    near = space.neurons.T @ bias[:, 0].numpy() if space.bias is None else space.bias
-    found = find_ones(space.values, space.scale, near)
+    """The span of weights alone with what one-hot groups add up to as its bias; None if there are no such groups."""
+    found = find_ones(space.values, space.scale, space.neurons.T @ bias[:, 0].numpy())
     if found is None:
         return None
     ones, noise = found
@@ -636,7 +634,8 @@ def is_corner(space: Space, a: Array) -> bool:
     if not may_be_sample(space, a) or zero.sum() <= space.n:
         return False
     first, second = eigh(squares_at(space, zero), eigvals_only=True, subset_by_index=(0, 1))
-    return bool(second > APART**2 * max(first, 0.0))
+    rounding = np.finfo(float).eps * np.trace(space.squares)  # of these products: 10⁴ where values reach 10⁹
+    return bool(second > APART**2 * max(first, rounding))
 
 
 def may_be_sample(space: Space, a: Array) -> bool:
