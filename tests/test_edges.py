@@ -43,6 +43,18 @@ def test_edges_of_an_image_are_its_differences():
     assert torch.equal(edge_groups(image, (60,)), image[:, :, None])
 
 
+def test_maps_that_are_alike_have_fewer_channels_and_edges_as_long():
+    picture = random(4, 3, 6, 5)
+    maps = torch.einsum("nchw,kc->nkhw", picture, random(16, 3, seed=1)) + 1e-3 * random(4, 16, 6, 5, seed=2)
+    groups = edge_groups(maps.flatten(1), (16, 6, 5))
+    across, down = maps.diff(dim=3)[:, :, :-1], maps.diff(dim=2)[..., :-1]
+    size = (across.square() + down.square()).sum(1).flatten(1).sqrt()
+    assert groups.shape == (4, 5 * 4, 2 * 3)
+    torch.testing.assert_close(groups.norm(dim=2), size, rtol=0.01, atol=0.01)
+    assert edge_groups(random(4, 16 * 6 * 5), (16, 6, 5)).shape[2] == 2 * 16  # not alike: all are kept
+    assert not edge_groups(torch.zeros(2, 16 * 6 * 5), (16, 6, 5)).any()
+
+
 @pytest.mark.parametrize("noise", [0.0, 1e-2])
 def test_the_neighbours_of_a_flattened_picture_are_those_beside_and_below(noise):
     x = digits(60)[0]

@@ -447,7 +447,7 @@ def is_one_hot(y: Array) -> bool:
 
 
 def _finite(where: Path, name: str, values: Array, dtype: npt.DTypeLike = np.float32) -> Array:
-    with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are found below
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large becomes infinite, and is found below
         values = values.astype(dtype)
     if len(bad := np.argwhere(~np.isfinite(values))):
         at = bad[0].tolist()

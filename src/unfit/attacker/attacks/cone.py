@@ -292,7 +292,7 @@ def with_ones(space: Space | None, weight: Tensor, bias: Tensor) -> Space | None
 
 
 def _with_groups(space: Space, bias: Tensor) -> Space | None:
-    """The span of weights alone with what one-hot groups add up to as its bias; None if there are no such groups."""
+    """The span of weights alone with the sum of a one-hot group as its bias; None if there are no groups."""
     found = find_ones(space.values, space.scale, space.neurons.T @ bias[:, 0].numpy())
     if found is None:
         return None

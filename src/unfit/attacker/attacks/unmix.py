@@ -94,7 +94,10 @@ class Unmix(Method):
         return Outlook(self.title, True, f"{rank} directions {where}", seconds)
 
     def seconds(self, ranks: list[int], shape: tuple[int, ...]) -> float:
-        """Each iteration takes two products with the edges, the score of each edge, and a polar factor."""
+        """Each iteration takes two products with the edges, the score of each edge, and a polar factor.
+
+        Maps of a convolution may take a few times less: how alike their channels are is not known beforehand.
+        """
         channels, *sides = shape if len(shape) == 3 else (1, math.prod(shape))
         edges = [2 * channels * min(math.prod(sides), enough_positions(r)) for r in ranks]
         # by measurement, a score costs about a hundred operations an edge, and an SVD about 100 r³

@@ -79,7 +79,8 @@ def _kind(thing: Any) -> str:
 
 
 def _tensor(value: Any) -> Tensor:
-    return torch.tensor(np.asarray(value, dtype=np.float64))
+    with np.errstate(invalid="ignore"):  # damaged numbers are no numbers, and are refused where all weights are
+        return torch.tensor(np.asarray(value, dtype=np.float64))
 
 
 def _value(node: dict[str, Any], archive: zipfile.ZipFile, path: Path) -> Any:
