@@ -31,6 +31,7 @@ from unfit.lab.reproduce.catalogue import ITEMS, chosen
 from unfit.lab.reproduce.claims import (
     Verdict,
     come_back,
+    come_back_counts,
     dozens,
     dozens_counts,
     few,
@@ -209,6 +210,8 @@ def test_claims_can_fail(face_audit: Audit):
     assert come_back(face_audit, "", "").verdict == "agrees"
     assert come_back(changed(face_audit, num_good=1, num_good_unseen=0), "", "").verdict == "too close to call"
     assert come_back(changed(face_audit, num_good=0, num_good_unseen=0), "", "").verdict == "differs"
+    assert come_back_counts("", "", 838, 5000, 729, 53).verdict == "too close to call"  # most are near by chance
+    assert come_back_counts("", "", 60, 5000, 20, 53).verdict == "agrees"
 
 
 def changed(audit: Audit, **fields: object) -> Audit:

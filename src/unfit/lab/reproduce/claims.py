@@ -23,6 +23,7 @@ CERTAIN = 0.01  # chance shows as much less often than this: agrees …
 OPEN = 0.1  # … and up to this often: too close to call
 ERRORS = 2.58  # standard errors of a difference between counts: chance exceeds them in 1 of 100 cases
 TRAINED = 0.75  # a net that fits fewer of its training samples supports no claim
+TWICE = 2  # times as many as on unseen samples: else most of them are near by chance, and merely look alike
 DOZENS = 24 / 500  # of the samples
 COUNT_MARGIN = 2  # of a count that must not exceed a handful
 SIMILARITY_MARGIN = 0.05  # of mean similarities and correlations
@@ -147,14 +148,15 @@ def come_back(audit: Audit, what: str, paper: str) -> Claim:
 
 
 def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
-    """More samples are good than would be by chance: as many unseen ones are the control."""
+    """More samples are good than would be by chance, and most of them not by chance: unseen ones are the control."""
     p = float(fisher_exact([[good, n - good], [unseen, n - unseen]], alternative="greater")[1])
-    verdict: Verdict = "agrees" if p < CERTAIN else "too close to call" if good > unseen else "differs"
+    clearly = p < CERTAIN and good >= TWICE * unseen
+    verdict: Verdict = "agrees" if clearly else "too close to call" if good > unseen else "differs"
     return Claim(
         claim=what,
         paper=paper,
         ours=_found(good, n, unseen, recovered),
-        rule=f"more good than on unseen, p < {CERTAIN}",
+        rule=f"{TWICE} times as many good as on unseen, and more, p < {CERTAIN}",
         verdict=verdict,
         by=f"p = {p:.2g}",
     )
