@@ -57,7 +57,7 @@ SOLVERS = (
     "base/nets.py",
     "auditor/match.py",
 )
-SETTINGS, EACH = 20, 90.0  # drawn, and processor seconds of each
+SETTINGS, EACH = 20, 60.0  # drawn, and processor seconds of each
 Found = dict[str, Any]  # what one setting found, and how
 WATCHED = [15, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600]
 
