@@ -148,7 +148,7 @@ def come_back(audit: Audit, what: str, paper: str) -> Claim:
 
 
 def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
-    """More samples are good than by chance, and most of them not by chance: as many unseen ones are the control."""
+    """More samples are good than by chance, and most of them not by chance: unseen ones are the control."""
     p = float(fisher_exact([[good, n - good], [unseen, n - unseen]], alternative="greater")[1])
     clearly = p < CERTAIN and good >= TWICE * unseen
     verdict: Verdict = "agrees" if clearly else "too close to call" if good > unseen else "differs"
