@@ -15,6 +15,7 @@ import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -26,7 +27,16 @@ from PIL import Image
 from unfit import Audit, UnfitError, read_source
 from unfit.base.files import read_as, read_json, write_json
 from unfit.lab.reproduce import draw
-from unfit.lab.reproduce.buzaglo2023 import BASELINE, BY_CLASS, FIXED, LARGE, dip, fewer_channels, more_with_decay
+from unfit.lab.reproduce.buzaglo2023 import (
+    BASELINE,
+    BY_CLASS,
+    FIXED,
+    LARGE,
+    beyond_unseen,
+    dip,
+    fewer_channels,
+    more_with_decay,
+)
 from unfit.lab.reproduce.catalogue import ITEMS, chosen
 from unfit.lab.reproduce.claims import (
     Verdict,
@@ -239,9 +249,12 @@ def test_thin_agreements_are_too_close_to_call():
     assert dozens_counts("", "", 64, 120, 1, 66).verdict == "agrees"
     grid = {(3, 4): 19, (3, 32): 15, (9, 4): 1, (9, 32): 3, (32, 32): 20}  # (32, 4) is not trained
     fewer = fewer_channels(grid, 4, 32, 20)
-    assert (fewer.verdict, fewer.ours) == ("too close to call", "18 of 40 good with 32, 20 with 4 (kernels 3, 9)")
+    assert fewer.verdict == "too close to call"
+    assert fewer.ours == "18 of 40 good beyond unseen with 32, 20 with 4 (kernels 3, 9)"
     assert dip(grid, (3, 9, 32), 20).verdict == "agrees"
     assert dip({(3, 4): 19, (9, 4): 1}, (3, 9, 32), 20).verdict == "too close to call"
+    few, most = SimpleNamespace(num_good=10, num_good_unseen=12), SimpleNamespace(num_good=64, num_good_unseen=37)
+    assert [beyond_unseen(SimpleNamespace(record=record)) for record in (few, most)] == [0, 27]
     assert harder((50, 200), (40, 64)).verdict == "agrees"
     assert harder((50, 200), (20, 70)).verdict == "too close to call"
     assert harder((50, 200), (20, 160)).verdict == "differs"
