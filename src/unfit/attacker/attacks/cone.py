@@ -284,9 +284,10 @@ def with_ones(space: Space | None, weight: Tensor, bias: Tensor) -> Space | None
     direction of its own, which looks like the sum of centred samples. What one-hot groups add up to is exact.
     """
     alone = _space(weight, has_bias=False)
-    grouped = None if alone is None else _with_groups(alone, bias)
-    if alone is None or grouped is not None or (space is not None and not is_centred(space)):
-        return grouped or space
+    if alone is not None and (grouped := _with_groups(alone, bias)):
+        return grouped
+    if alone is None or (space is not None and not is_centred(space)):
+        return space
     enough = alone.values.shape[1] > ENOUGH_COLUMNS * alone.n
     return alone if enough and has_cone(alone) else space
 

@@ -156,7 +156,7 @@ def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, reco
         claim=what,
         paper=paper,
         ours=_found(good, n, unseen, recovered),
-        rule=f"{TWICE} times as many good as on unseen, and more, p < {CERTAIN}",
+        rule=f"at least {TWICE} times as many good as on unseen, and more than by chance, p < {CERTAIN}",
         verdict=verdict,
         by=f"p = {p:.2g}",
     )
