@@ -396,6 +396,13 @@ def test_other_estimators_are_refused(tmp_path, model, match):
     refused(tmp_path / "model.skops", match)
 
 
+def test_damaged_numbers_of_a_perceptron_are_refused_without_a_warning(tmp_path):
+    model = fitted(mlp(), np.arange(60) % 2)
+    model.coefs_[0] = np.full(model.coefs_[0].shape, 0x7F800001, np.uint32).view(np.float32)
+    skops.io.dump(model, tmp_path / "model.skops")
+    refused(tmp_path / "model.skops", "0.weight has values that are NaN or infinite")
+
+
 def test_a_damaged_skops_file_is_read_or_refused(tmp_path):
     path = tmp_path / "model.skops"
     skops.io.dump(ESTIMATORS["standard"](), path)

@@ -640,6 +640,7 @@ def test_npz_labels(tmp_path, y, names, labels):
     [
         (r"2 values of x are not finite, the first at index \[1, 0\]", [[0, 1], [np.nan, np.inf]], [0, 1]),
         (r"1 values of x are not finite, the first at index \[0, 1\]", [[0, 1e300], [0, 0]], [0, 1]),
+        ("4 values of x are not finite", np.full((2, 2), 0x7FF0000000000001).view(np.float64), [0, 1]),  # damaged
         ("3 samples but 2 labels", np.zeros((3, 2)), [0, 1]),
         ("contains no samples", np.zeros((0, 2)), np.zeros(0, int)),
         (r"x has shape \(2, 4, 4, 5\), expected \(n, d\)", np.zeros((2, 4, 4, 5)), [0, 1]),
