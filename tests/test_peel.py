@@ -38,6 +38,7 @@ from unfit.attacker.attacks.peel import (
     purify,
     read_change,
     sharpen,
+    solve_each,
     sparsest,
 )
 from unfit.attacker.candidates import Part, load_candidates, save_candidates
@@ -222,6 +223,19 @@ def test_zeros_alone_lead_from_a_rough_column_to_the_column():
     rough = level((columns + 0.5 * torch.randn(columns.shape, generator=random)) @ space @ space.T)
     assert F.cosine_similarity(rough, columns).max() < 0.99
     assert (F.cosine_similarity(sparsest(space, prior, rough), columns) > 0.9999).sum() >= 57
+
+
+def test_many_unknowns_are_solved_for_on_several_threads_too():
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 200, 160, generator=random)
+    gram, right = rows.mT @ rows, torch.randn(4, 160, generator=random)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # the tests have one; all four at once are nonsense with two
+    try:
+        found = solve_each(gram, right)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.allclose((gram @ found[..., None])[..., 0], right, atol=1e-3)
 
 
 def test_a_search_that_ended_beside_a_column_is_made_again_by_its_picture(planted):

@@ -284,7 +284,7 @@ def fit_columns(space: Tensor, off: Tensor, signals: Tensor, iterations: int) ->
         log_on = (1 - off).log() - (a - signals).square() / 2
         share = torch.sigmoid(log_off - log_on)
         gram = weighted(space, share / eps**2 + (1 - share))
-        a = torch.linalg.solve(gram, ((1 - share) * signals) @ space) @ space.T
+        a = solve_each(gram, ((1 - share) * signals) @ space) @ space.T
     return level(a)
 
 
@@ -296,7 +296,7 @@ def sparsest(space: Tensor, off: Tensor, guess: Tensor) -> Tensor:
     """
     a, along = guess, guess @ space
     for eps in torch.logspace(math.log10(FIRST_WIDTH), math.log10(LAST_EPS), SLOWLY).tolist():
-        a = torch.linalg.solve(weighted(space, off / (level(a).square() + eps**2)), along) @ space.T
+        a = solve_each(weighted(space, off / (level(a).square() + eps**2)), along) @ space.T
     return level(a)
 
 
@@ -601,7 +601,7 @@ def _regress(own: Tensor, off: Tensor, features: Tensor) -> Tensor:
             curve = (used * ((p * (1 - p)).clamp_min(LEAST_CURVE) * counts)[:, None]) @ used.mT
             ridge = CURVE_RIDGE * curve.diagonal(dim1=1, dim2=2).mean(1) + LEAST_CURVE * used.square().mean((1, 2))
             curve.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
-            c = c + NEWTON_STEP * scale * torch.linalg.solve(curve, (used @ p[..., None])[..., 0])
+            c = c + NEWTON_STEP * scale * solve_each(curve, (used @ p[..., None])[..., 0])
     return c
 
 
@@ -649,6 +649,15 @@ def _pictures_by(change: Change, off: Tensor, used: Tensor) -> Tensor:
 
 
 # Every step ------------------------------------------------------------------------------------------------
+
+
+def solve_each(matrices: Tensor, right: Tensor) -> Tensor:
+    """The solution for each matrix (m, n, n) and its right side (m, n), one at a time.
+
+    All at once, several threads factorise side by side, and from 151 unknowns on PyTorch then returns nonsense on a
+    CPU, or nothing at all (pytorch/pytorch issue 142815).
+    """
+    return torch.stack([torch.linalg.solve(*pair) for pair in zip(matrices, right, strict=True)])
 
 
 def level(x: Tensor) -> Tensor:
