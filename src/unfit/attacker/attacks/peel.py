@@ -654,8 +654,8 @@ def _pictures_by(change: Change, off: Tensor, used: Tensor) -> Tensor:
 def solve_each(matrices: Tensor, right: Tensor) -> Tensor:
     """The solution for each matrix (m, n, n) and its right side (m, n), one at a time.
 
-    All at once, several threads factorise side by side, and from 151 unknowns on PyTorch then returns nonsense on a
-    CPU, or nothing at all (pytorch/pytorch issue 142815).
+    All at once, several threads factorise side by side, and from 151 unknowns on what PyTorch returns is nonsense
+    on a CPU, or nothing at all (pytorch/pytorch issue 142815).
     """
     return torch.stack([torch.linalg.solve(*pair) for pair in zip(matrices, right, strict=True)])
 
