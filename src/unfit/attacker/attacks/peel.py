@@ -67,9 +67,11 @@ SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the sam
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
 MANY = 150  # samples from which on the second layer cleans components in every other round, and zeros decide
 EASY = 25  # samples still mixed: so few are unmixed at full rank
+LAST_FEW = 3  # times the patience once nearly all are found: rounds are short then, and what is missing costs all
 
 # Step 5: pictures
-EXACT = 0.05  # relative error, by the jackknife, of the worst picture of a proven set; most are below 0.005
+EXACT = 0.05  # relative error, by the jackknife, of a proven picture; most are below 0.005
+SETTLED = 0.2  # the same of the worst picture of a set, some of which is proven; without it none was false either
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
@@ -88,7 +90,7 @@ class Peel(Prover):
 
     Args:
         rounds: At most so many.
-        patience: Rounds without a new proof after which it ends.
+        patience: Rounds without a new proof after which it ends; three times as many once nearly all are found.
         unmix_iterations: Of each unmixing; a rough picture is enough.
         column_iterations: Of each fit of what a sample added to the neurons.
         null: Candidates made by chance, which set the bar for a proof.
@@ -224,16 +226,18 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
             left = missing_space(change, known)
         stale = 0 if len(known) > before else stale + 1
         progress(len(known) / change.n, f"{len(known)} of {change.n} samples found")
-        if len(known) == change.n or stale == settings.patience or is_over():
+        nearly_all = len(known) > NEARLY_ALL * change.n
+        if len(known) == change.n or stale >= settings.patience * (LAST_FEW if nearly_all else 1) or is_over():
             break
     return _parts(change, *consistent(change, known))
 
 
 def _parts(change: Change, known: Tensor, x: Tensor, agreement: Tensor) -> list[Part]:
-    """Pictures that their gates agree with: proven if all columns together are and no rival column is as good."""
+    """Pictures that their gates agree with: proven if they are exact and no rival column is as good."""
     agrees = agreement >= AGREE
-    exact = are_exact(change, known, agreement)
-    proven = agrees & ~has_rival(known) if exact else torch.zeros_like(agrees)
+    proven = agrees & are_exact(change, known, agreement)
+    if proven.any():
+        proven &= ~has_rival(known)
     kinds = (("proven", proven), ("column proven, picture estimated", agrees & ~proven))
     return [_part(change, name, picture(x[chosen]), agreement[chosen]) for name, chosen in kinds if chosen.any()]
 
@@ -605,13 +609,16 @@ def _regress(own: Tensor, off: Tensor, features: Tensor) -> Tensor:
     return c
 
 
-def are_exact(change: Change, known: Tensor, agreement: Tensor) -> bool:
-    """Whether all pictures are the samples themselves, not merely estimated. Least squares proves all or none.
+def are_exact(change: Change, known: Tensor, agreement: Tensor) -> Tensor:
+    """Which pictures are the samples themselves, not merely estimated; none while any column is in doubt. (k,)
 
-    A column that is missing, wrong or not determined leaves traces in other pictures, and these may show nothing.
+    A column that is missing or wrong leaves traces in other pictures, and these may show nothing. One that is
+    right but not well determined spoils some pictures, and the jackknife tells which.
     """
-    complete = len(known) == change.n and bool(agreement.min() >= WRONG)
-    return complete and bool(jackknife(change, known).max() < EXACT)
+    if len(known) < change.n or agreement.min() < WRONG:
+        return torch.zeros_like(agreement, dtype=torch.bool)
+    error = jackknife(change, known)
+    return (error < EXACT) & (error.max() < SETTLED)
 
 
 def has_rival(known: Tensor) -> Tensor:
