@@ -71,7 +71,7 @@ LAST_FEW = 3  # times the patience once nearly all are found: rounds are short t
 
 # Step 5: pictures
 EXACT = 0.05  # relative error, by the jackknife, of a proven picture; most are below 0.005
-SETTLED = 0.5  # the same of the worst picture of a set, some of which is proven; without it none was false either
+SETTLED = 0.2  # the same of the worst picture of a set, some of which is proven; with a wrong column it was 0.24 or more
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
