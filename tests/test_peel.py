@@ -575,6 +575,17 @@ def test_a_picture_is_exact_by_itself_unless_another_is_far_off(share, proven):
     assert (relative(judged(change, columns)[0], samples)[1:] < EXACT).all()  # the others' pictures are right
 
 
+def test_a_column_that_vanishes_on_too_few_neurons_puts_all_in_doubt():
+    """With the sample faint, not every picture is exact; then each column must vanish where its picture is off."""
+    change, columns, _ = with_faint_sample(0.2)
+    agreement = judge(change, columns)[1]
+    assert are_exact(change, columns, agreement).sum() == 19
+    wrong = columns.clone()
+    zeros = (columns[3] == 0).nonzero()[:, 0]
+    wrong[3, zeros[: len(zeros) // 2]] = 0.05 * columns[3].abs().mean()  # small, but not zero
+    assert not are_exact(change, wrong, agreement).any()
+
+
 def test_a_column_with_a_little_of_another_in_it_is_made_pure():
     """Its own picture stays right; it is the other's that it spoils."""
     change, members = change_of("faces", "400-100", 10)

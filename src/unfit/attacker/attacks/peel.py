@@ -71,7 +71,10 @@ LAST_FEW = 3  # times the patience once nearly all are found: rounds are short t
 
 # Step 5: pictures
 EXACT = 0.05  # relative error, by the jackknife, of a proven picture; most are below 0.005
-SETTLED = 0.2  # the same of the worst picture of a set, some of which is proven; with a wrong column it was 0.24 or more
+SETTLED = 0.2  # the same of the worst picture, if others are proven; with a wrong column it was 0.24 or more
+FULFILLED = (
+    2 / 3
+)  # share of the neurons off for a picture on which its column vanishes; wrong ones had 0.66 at most
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
@@ -497,11 +500,14 @@ def find_again(change: Change, known: Tensor, sums: Tensor) -> dict[int, Tensor]
 
     A search can end beside a column: with 277 zeros, where the column of that sample has 358.
     """
-    off = sums < 0
-    share = (off & vanishing(known)).sum(1) / off.sum(1).clamp_min(1)
-    doubtful = share.argsort()[: math.ceil(len(known) / WORST_ONE_IN)]
+    doubtful = fulfilled(known, sums < 0).argsort()[: math.ceil(len(known) / WORST_ONE_IN)]
     found = sparsest(change.space.float(), likely_off(sums)[doubtful], known[doubtful].float())
     return dict(zip(doubtful.tolist(), found.double().split(1), strict=True))
+
+
+def fulfilled(known: Tensor, off: Tensor) -> Tensor:
+    """The share of the neurons that are off for each picture, (k, w), on which its column vanishes: (k,)."""
+    return (off & vanishing(known)).sum(1) / off.sum(1).clamp_min(1)
 
 
 def without_trace(column: Tensor, others: Tensor, off: Tensor) -> Tensor:
@@ -613,12 +619,15 @@ def are_exact(change: Change, known: Tensor, agreement: Tensor) -> Tensor:
     """Which pictures are the samples themselves, not merely estimated; none while any column is in doubt. (k,)
 
     A column that is missing or wrong leaves traces in other pictures, and these may show nothing. One that is
-    right but not well determined spoils some pictures, and the jackknife tells which.
+    right but not well determined spoils some pictures, and the jackknife tells which. A wrong one spoils not its
+    own picture, and vanishes on too few of the neurons that are off for that.
     """
     if len(known) < change.n or agreement.min() < WRONG:
         return torch.zeros_like(agreement, dtype=torch.bool)
     error = jackknife(change, known)
-    return (error < EXACT) & (error.max() < SETTLED)
+    off = change.sums(picture(judge(change, known)[0])) < 0
+    settled = error.max() < SETTLED and fulfilled(known, off).min() >= FULFILLED
+    return (error < EXACT) & (bool(settled) or error.max() < EXACT)
 
 
 def has_rival(known: Tensor) -> Tensor:
