@@ -72,9 +72,7 @@ LAST_FEW = 3  # times the patience once nearly all are found: rounds are short t
 # Step 5: pictures
 EXACT = 0.05  # relative error, by the jackknife, of a proven picture; most are below 0.005
 SETTLED = 0.2  # the same of the worst picture, if others are proven; with a wrong column it was 0.24 or more
-FULFILLED = (
-    2 / 3
-)  # share of the neurons off for a picture on which its column vanishes; wrong ones had 0.66 at most
+FULFILLED = 2 / 3  # share of the neurons off for a picture where its column vanishes; of wrong ones 0.66 at most
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
