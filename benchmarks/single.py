@@ -1,11 +1,11 @@
 """May a picture be proven by itself? python benchmarks/single.py DATA RESULTS [--minutes 15] [--first 6000]
 
 With all columns known, least squares gives all pictures together, and each can be off by another amount. `peel` calls a
-picture exact if its own error, by the jackknife, is small, that of the worst picture is below a limit, and no column is in doubt. Here sets
-of columns are made as bad as they come: those of small nets (as in proofs.py, with fewer neurons), in weights with noise
-of many sizes, and in two of three sets one or two columns are mixtures with an alike one, sharpened as `peel` does it. For
-every limit the table has the pictures that would be called proven, and how many of these are false. RESULTS gains a line
-of JSON for each set; a seed that is there already is not made again.
+picture exact if its own error, by the jackknife, is small, that of the worst picture is below a limit, and no column is in
+doubt. Here sets of columns are made as bad as they come: those of small nets (as in proofs.py, with fewer neurons), in
+weights with noise of many sizes, and in two of three sets one or two columns are mixtures with an alike one, sharpened as
+`peel` does it. For every limit the table has the pictures that would be called proven, and how many of these are false.
+RESULTS gains a line of JSON for each set; a seed that is there already is not made again.
 """
 
 from __future__ import annotations
