@@ -617,8 +617,8 @@ def are_exact(change: Change, known: Tensor, agreement: Tensor) -> Tensor:
     """Which pictures are the samples themselves, not merely estimated; none while any column is in doubt. (k,)
 
     A column that is missing or wrong leaves traces in other pictures, and these may show nothing. One that is
-    right but not well determined spoils some pictures, and the jackknife tells which. A wrong one spoils not its
-    own picture, and vanishes on too few of the neurons that are off for that.
+    right but not well determined spoils some pictures, and the jackknife tells which. A wrong one does
+    not spoil its own picture, and vanishes on too few of the neurons that are off for it.
     """
     if len(known) < change.n or agreement.min() < WRONG:
         return torch.zeros_like(agreement, dtype=torch.bool)
