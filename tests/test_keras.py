@@ -258,7 +258,7 @@ def test_a_heap_that_hdf5_would_walk_for_ever_is_refused(tmp_path, size):
 def test_a_damaged_file_is_read_or_refused(tmp_path, suffix):
     path = saved(made("perceptron"), tmp_path / f"net{suffix}")
     content, outcomes = path.read_bytes(), set()
-    step = len(content) // 150
+    step = len(content) // 50
     damaged = [content[:size] for size in range(0, len(content), step)]
     damaged += [
         content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :] for at in range(0, len(content), step)

@@ -18,6 +18,7 @@ from typing import Literal
 
 import torch
 from pydantic import PositiveInt
+from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -51,14 +52,19 @@ RIDGE = 1e-6  # times the mean diagonal, so that solving never fails; 10⁻⁸ t
 AT_ONCE = 64  # candidates fitted at a time, with an n × n matrix each: it bounds the memory
 
 # Step 2: proof
-VANISHES = 0.01  # of a column's mean size. Zeros of right columns are mostly below 10⁻⁴, the worst at a few 10⁻³
-SHARPEN = (1e-2, 5e-3, 2e-3, 1e-3)  # widths of “zero”, from VANISHES down to the size of the worst zeros
+VANISHES = 0.01  # of a column's mean size: so far the search comes, which works in single precision
+SHARPEN = 60  # steps from there to the size of rounding; 24 leave twice as many columns beside the right ones
+ROUNDED = 10  # times the size that rounding gives to a zero on average: the last width of “zero” …
+LEAST_WIDTH, MOST_WIDTH = 1e-5, 1e-3  # … which is neither below nor above these
+AT_REST = 3  # steps at the last width, and times that width: what is below is zero up to rounding
+MORE_THAN_ANY = 1.2  # times n exact zeros; with n = 200 wrong columns had up to 1.1 n, right ones 1.45 n or more
+TINY = 1e-14  # times the mean diagonal, so that factorising never fails
 BAR_DEVIATIONS = 8  # above the best of the null: a run tries many more candidates. 4 prove the same, 16 fewer
 SAME_COLUMN = 0.995  # |cosine| of two columns that are the same sample's; of 40 faces one pair was more alike
 
 # Step 3: purity
 PURIFY_PASSES = 5  # a pure column needs one, others seldom more than two; what still moves then is given up
-FIRST_RIVAL = 0.1  # first width of “zero” for a rival, sought from nothing; 0.01 to 0.2 give the same proofs
+RIVALS = (0.1, 1e-2, 5e-3, 2e-3, 1e-3)  # widths of “zero” for a rival; a first one of 0.01 to 0.2 gives the same
 NEAREST = 10  # columns that may be one of the two in a mixture, the most alike; 3 and 30 give the same proofs
 MADE_UP = 0.02  # relative distance from a mixture of two others, below which a column is that mixture
 
@@ -66,13 +72,12 @@ MADE_UP = 0.02  # relative distance from a mixture of two others, below which a 
 SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the samples still mixed
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
 MANY = 150  # samples from which on the second layer cleans components in every other round, and zeros decide
+NEARLY_ZERO = 0.1  # of a column's mean size: what a column near the right one may vanish on; 0.03 does as well
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 LAST_FEW = 3  # times the patience once nearly all are found: rounds are short then, and what is missing costs all
 
 # Step 5: pictures
-EXACT = 0.05  # relative error, by the jackknife, of a proven picture; most are below 0.005
-SETTLED = 0.2  # the same of the worst picture, if others are proven; with a wrong column it was 0.24 or more
-FULFILLED = 2 / 3  # share of the neurons off for a picture where its column vanishes; of wrong ones 0.66 at most
+EXACT = 0.05  # relative error, by the jackknife, of the worst picture of a proven set; most are below 0.001
 QUARTERS = 4  # parts of the neurons that the jackknife leaves out in turn
 AGREE = 0.9  # share of the neurons a column vanishes on that must be off for its picture; by chance about half are
 WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gates that turned late, 0.5 by chance
@@ -177,6 +182,21 @@ class Change:
         """UᵀA: all that A holds, in n rows instead of w."""
         return self.space.T @ self.rows
 
+    @cached_property
+    def rounding(self) -> Tensor:
+        """The size of an entry of A that its n directions do not explain, for each direction's own size: (n,)."""
+        rest = self.rows - self.space @ self.coordinates
+        free = math.prod(max(1, side - self.n) for side in rest.shape)
+        return rest.norm() / math.sqrt(free) / self.coordinates.norm(dim=1).clamp_min(NO_LENGTH)
+
+    def zero(self, columns: Tensor) -> Tensor:
+        """The width of “zero” for each column (k, w) of mean square 1, by what rounding makes of zeros: (k, 1).
+
+        With a = A v, the rounding of A's entries adds as much to a, times the length of v.
+        """
+        size = (columns @ self.space * self.rounding).norm(dim=1, keepdim=True)
+        return (ROUNDED * size).clamp(LEAST_WIDTH, MOST_WIDTH)
+
     def sums(self, x: Tensor) -> Tensor:
         """The larger of z¹ before and after training: below zero where a neuron was off all along. (m, w)"""
         return torch.maximum(*(F.linear(x, *first_of(stack)) for stack in (self.start, self.end)))
@@ -206,7 +226,7 @@ def read_change(mixtures: Mixtures) -> Change | None:
 
 def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]:
     """Steps 1 to 4 in rounds, then step 5: pictures with their labels, proven or estimated (one part or none)."""
-    known, stale = change.rows.new_zeros(0, len(change.rows)), 0
+    known, most, stale = change.rows.new_zeros(0, len(change.rows)), 0, 0
     bar, steps = proof_bar(change, settings), settings.column_iterations
     left: Tensor | None = None
     for turn in range(settings.rounds):
@@ -218,27 +238,27 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
         if left is not None:
             guess = find_columns(change, x, steps, left)
             found = torch.cat([found, find_columns(change, x, steps, guess=guess)])
+            found = torch.cat([found, led_on(change, found, change.sums(torch.cat([x, x])) < 0)])
         known = drop_mixtures(add_proven(change, known, found, bar))
         if len(known) >= change.n:  # all there, or more than there can be: now wrong ones show
             known = consistent(change, polish(change, known[: change.n]))[0]
-        if len(known) != before:
-            left = None
-        elif left is None and 0 < change.n - before <= EASY and before:
-            left = missing_space(change, known)
-        stale = 0 if len(known) > before else stale + 1
+        most, stale = max(most, len(known)), 0 if len(known) > most else stale + 1
         progress(len(known) / change.n, f"{len(known)} of {change.n} samples found")
         nearly_all = len(known) > NEARLY_ALL * change.n
         if len(known) == change.n or stale >= settings.patience * (LAST_FEW if nearly_all else 1) or is_over():
             break
+        if len(known) != before:
+            left = None
+        elif left is None and change.n - before <= EASY and before:
+            known = without_doubtful(change, known)
+            left = missing_space(change, known)
     return _parts(change, *consistent(change, known))
 
 
 def _parts(change: Change, known: Tensor, x: Tensor, agreement: Tensor) -> list[Part]:
     """Pictures that their gates agree with: proven if they are exact and no rival column is as good."""
     agrees = agreement >= AGREE
-    proven = agrees & are_exact(change, known, agreement)
-    if proven.any():
-        proven &= ~has_rival(known)
+    proven = agrees & ~has_rival(known) if are_exact(change, known, agreement) else torch.zeros_like(agrees)
     kinds = (("proven", proven), ("column proven, picture estimated", agrees & ~proven))
     return [_part(change, name, picture(x[chosen]), agreement[chosen]) for name, chosen in kinds if chosen.any()]
 
@@ -305,10 +325,10 @@ def sparsest(space: Tensor, off: Tensor, guess: Tensor) -> Tensor:
     return level(a)
 
 
-def weighted(space: Tensor, weight: Tensor) -> Tensor:
+def weighted(space: Tensor, weight: Tensor, ridge: float = RIDGE) -> Tensor:
     """UᵀDU for each row of weights (m, w), with a small ridge: (m, n, n)."""
     gram = torch.stack([(space * row[:, None]).T @ space for row in weight])
-    gram.diagonal(dim1=1, dim2=2).add_(RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True))
+    gram.diagonal(dim1=1, dim2=2).add_(ridge * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True))
     return gram
 
 
@@ -360,15 +380,40 @@ def is_new(column: Tensor, known: Tensor) -> bool:
 
 
 def sharpen(change: Change, column: Tensor) -> Tensor:
-    """Compute the column again in double precision, from the neurons it vanishes on.
+    """Compute the column again in double precision, down to zeros that are as small as rounding makes them.
 
-    Where it is merely small, reweighting leaves the neuron out.
+    Each step makes Σ a² / (a₀² + ε²) least, where a₀ is the last a. As ε falls, slowly, neurons that were on for
+    a while and learnt a little are left out. A vector with more exact zeros than chance allows is at its end.
     """
-    space, a = change.space, column.double()
-    for eps in SHARPEN:
-        weight = 1 / (level(a[None])[0].square() + eps**2)
-        a = space @ torch.linalg.eigh((space * weight[:, None]).T @ space)[1][:, 0]
-    return level(a[None])[0]
+    a = level(column[None].double())
+    last = change.zero(a).item()
+    for eps in torch.logspace(math.log10(VANISHES), math.log10(last), SHARPEN).tolist():
+        if is_certain(change, a):
+            break
+        a = smallest(change.space, a, eps)
+    for _ in range(AT_REST):
+        a = smallest(change.space, a, last)
+    return a[0]
+
+
+def smallest(space: Tensor, a: Tensor, eps: float) -> Tensor:
+    """One step of `sharpen`: the eigenvector of the smallest eigenvalue near a, by inverse iteration. (1, w)"""
+    gram = weighted(space, 1 / (a.square() + eps**2), TINY)[0]
+    factor, c = torch.linalg.cholesky(gram), space.T @ a[0]
+    for _ in range(2):
+        c = F.normalize(torch.cholesky_solve(c[:, None], factor)[:, 0], dim=0)
+    return level((space @ c)[None])
+
+
+def exact_zeros(change: Change, columns: Tensor) -> Tensor:
+    """Where sharpened columns vanish up to rounding, and nothing is merely small: (k, w)."""
+    columns = level(columns)
+    return columns.abs() < AT_REST * change.zero(columns)
+
+
+def is_certain(change: Change, columns: Tensor) -> Tensor:
+    """Which columns have more exact zeros than any vector of an n-dimensional space: (k,)."""
+    return exact_zeros(change, columns).sum(1) > MORE_THAN_ANY * change.n
 
 
 # Step 3: purity --------------------------------------------------------------------------------------------
@@ -396,7 +441,7 @@ def purest_of_family(change: Change, column: Tensor) -> Tensor:
     """
     rows = change.space[vanishing(column)]
     weight = torch.ones(len(rows)).to(rows)
-    for eps in (FIRST_RIVAL, *SHARPEN):
+    for eps in RIVALS:
         rival = torch.linalg.eigh((rows * weight[:, None]).T @ rows)[1][:, 1]
         size = (rows @ rival).abs() / (change.space @ rival).square().mean().sqrt()
         weight = 1 / (size.square() + eps**2)
@@ -463,6 +508,12 @@ def remainder(change: Change, known: Tensor) -> Tensor:
     return change.coordinates - basis @ (basis.T @ change.coordinates)
 
 
+def without_doubtful(change: Change, known: Tensor) -> Tensor:
+    """The columns that are certain, if most are. One that is not may be wrong, and then hides what is missing."""
+    certain = is_certain(change, known)
+    return known[certain] if certain.double().mean() > NEARLY_ALL else known
+
+
 def missing_space(change: Change, known: Tensor) -> Tensor:
     """About the span of the columns not yet known: what the known ones and their pictures do not explain. (w, m)
 
@@ -480,32 +531,49 @@ def polish(change: Change, known: Tensor) -> Tensor:
     """
     for _ in range(PURIFY_PASSES):
         sums = change.sums(picture(judge(change, known)[0]))
-        again = find_again(change, known, sums) if change.n >= MANY else {}
+        off, likely = sums < 0, likely_off(sums)
         before, known = known, known.clone()
+        doubtful = ~is_certain(change, known)
         for i in range(len(known)):
             others = torch.cat([known[:i], known[i + 1 :]])
-            for column in (without_trace(known[i], others, sums[i] < 0), *again.get(i, ())):
-                pure = sharpen(change, column)
-                if num_zeros(torch.stack([pure, known[i]])).diff() < 0 and is_new(pure, others):
+            tries = [without_trace(known[i], others, off[i])]
+            if doubtful[i]:
+                again = sparsest(change.space.float(), likely[i : i + 1], known[i : i + 1].float())
+                tries += led_on(change, torch.cat([known[i : i + 1], again]), off[[i, i]])
+            for pure in (sharpen(change, column) for column in tries):
+                if exact_zeros(change, torch.stack([pure, known[i]])).sum(1).diff() < 0 and is_new(pure, others):
                     known[i] = pure
         if torch.equal(known, before):
             break
     return known
 
 
-def find_again(change: Change, known: Tensor, sums: Tensor) -> dict[int, Tensor]:
-    """The tenth of the columns that vanish least where their pictures are off, found by these: (1, w), by place.
+def led_on(change: Change, near: Tensor, off: Tensor) -> Tensor:
+    """These vectors (k, w), each led on by `least_on` from where sharpening ends. (k, w)"""
+    pairs = zip(near, off, strict=True)
+    return torch.stack([least_on(change, sharpen(change, column), each) for column, each in pairs]).to(near)
 
-    A search can end beside a column: with 277 zeros, where the column of that sample has 358.
+
+def least_on(change: Change, column: Tensor, off: Tensor) -> Tensor:
+    """The vector along a nearly right column with the least Σ |a| over neurons that are off for its picture: (w,).
+
+    Reweighting can end beside a column: with 213 exact zeros, where the right one has 336 and a cosine of 0.99999
+    with it. A linear program has one end only. Neurons that the column is not small on are left out: of the others
+    most are zeros, and few were on for a while.
     """
-    doubtful = fulfilled(known, sums < 0).argsort()[: math.ceil(len(known) / WORST_ONE_IN)]
-    found = sparsest(change.space.float(), likely_off(sums)[doubtful], known[doubtful].float())
-    return dict(zip(doubtful.tolist(), found.double().split(1), strict=True))
-
-
-def fulfilled(known: Tensor, off: Tensor) -> Tensor:
-    """The share of the neurons that are off for each picture, (k, w), on which its column vanishes: (k,)."""
-    return (off & vanishing(known)).sum(1) / off.sum(1).clamp_min(1)
+    rows = change.space[off & (column.abs() < NEARLY_ZERO)]
+    if len(rows) <= change.n:
+        return column
+    along = column @ change.space
+    found = linprog(  # the dual: largest μ with Σ_j y_j u_j = μ · along and |y_j| ≤ 1; its multipliers are a's
+        [0.0] * len(rows) + [-1.0],
+        A_eq=torch.cat([rows.T, -along[:, None]], 1).cpu().numpy(),
+        b_eq=[0.0] * change.n,
+        bounds=[(-1, 1)] * len(rows) + [(None, None)],
+    )
+    if not found.success:
+        return column
+    return level((change.space @ torch.as_tensor(found.eqlin.marginals).to(along))[None])[0]
 
 
 def without_trace(column: Tensor, others: Tensor, off: Tensor) -> Tensor:
@@ -613,19 +681,14 @@ def _regress(own: Tensor, off: Tensor, features: Tensor) -> Tensor:
     return c
 
 
-def are_exact(change: Change, known: Tensor, agreement: Tensor) -> Tensor:
-    """Which pictures are the samples themselves, not merely estimated; none while any column is in doubt. (k,)
+def are_exact(change: Change, known: Tensor, agreement: Tensor) -> bool:
+    """Whether the pictures are the samples themselves, not merely estimated: all of them, or none is known to be.
 
-    A column that is missing or wrong leaves traces in other pictures, and these may show nothing. One that is
-    right but not well determined spoils some pictures, and the jackknife tells which. A wrong one does
-    not spoil its own picture, and vanishes on too few of the neurons that are off for it.
+    A column that is missing or wrong leaves traces in other pictures, and these may show nothing.
     """
-    if len(known) < change.n or agreement.min() < WRONG:
-        return torch.zeros_like(agreement, dtype=torch.bool)
-    error = jackknife(change, known)
-    off = change.sums(picture(judge(change, known)[0])) < 0
-    settled = error.max() < SETTLED and fulfilled(known, off).min() >= FULFILLED
-    return (error < EXACT) & (bool(settled) or error.max() < EXACT)
+    if len(known) < change.n or agreement.min() < WRONG or not is_certain(change, known).all():
+        return False
+    return bool(jackknife(change, known).max() < EXACT)
 
 
 def has_rival(known: Tensor) -> Tensor:
@@ -649,7 +712,7 @@ def jackknife(change: Change, known: Tensor) -> Tensor:
     Rounding errors grow where samples are alike. So each quarter of the neurons is left out in turn, and columns
     and pictures are found again from the zeros and the rows of the others; the pictures' spread is their error.
     """
-    off, quarter = vanishing(known), torch.arange(known.shape[1], device=known.device) % QUARTERS
+    off, quarter = exact_zeros(change, known), torch.arange(known.shape[1], device=known.device) % QUARTERS
     pictures = torch.stack([_pictures_by(change, off, quarter != left_out) for left_out in range(QUARTERS)])
     variance = (QUARTERS - 1) * pictures.var(0, correction=0).sum(1)
     return variance.sqrt() / pictures.mean(0).norm(dim=1).clamp_min(NO_LENGTH)
