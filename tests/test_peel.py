@@ -43,6 +43,7 @@ from unfit.attacker.attacks.peel import (
     sharpen,
     solve_each,
     sparsest,
+    without_doubtful,
 )
 from unfit.attacker.candidates import Part, load_candidates, save_candidates
 from unfit.attacker.mixtures import read_mixtures
@@ -274,6 +275,17 @@ def test_a_linear_program_leads_on_from_where_reweighting_ends_beside_the_column
     assert right[0].sum() < 6
     assert right[1].sum() > 10
     assert torch.equal(is_certain(change, led), right[1])
+
+
+@pytest.mark.parametrize(("num_wrong", "num_kept"), [(0, 40), (2, 38), (20, 40)])
+def test_columns_in_doubt_are_given_up_if_they_are_few(num_wrong, num_kept):
+    """If most are, rounding is larger than thought, and they may be right."""
+    change, columns, _ = late_change(n=40, w=200)
+    known = columns.clone()
+    known[:num_wrong] = level(known + 0.003 * known.roll(1, 0) + 0.002 * known.roll(7, 0))[:num_wrong]
+    kept = without_doubtful(change, known)
+    assert len(kept) == num_kept
+    assert torch.equal(kept[-20:], columns[-20:])
 
 
 def test_a_mixture_of_two_alike_columns_is_no_proof(planted):

@@ -84,7 +84,6 @@ WRONG = 0.8  # a lower share than this is no right column's: 0.85 with many gate
 RIVAL = 0.95  # of a column's zeros: a mixture with so many may as well be it; every false proof's had 1.0 or more
 NEARLY_ALL = 0.8  # share of the columns: with fewer known, pictures disagree because of those that are missing
 WORST_ONE_IN = 10  # columns dropped at a time: one in ten, so that the rest can recover before it is judged again
-SURELY_OFF = 1e-3  # of a column's mean size: a neuron that turned on late has learnt a little more than that
 GATE_SLOPES = (10, 30, 100)  # a sum of mean size has odds of e¹⁰: smooth enough for Newton's method; then harder
 FLIPPED = 4  # in units of mean size / slope: with a sum so far above zero, a neuron turned on late all the same
 NEWTON_STEPS, NEWTON_STEP = 15, 0.7  # for each slope; damped: then the other of a neuron's sums may be larger
@@ -357,9 +356,9 @@ def num_zeros(columns: Tensor) -> Tensor:
     return vanishing(columns).sum(1)
 
 
-def vanishing(columns: Tensor, tolerance: float = VANISHES) -> Tensor:
-    """Where each column is zero, up to rounding."""
-    return columns.abs() < tolerance * columns.abs().mean(-1, keepdim=True)
+def vanishing(columns: Tensor) -> Tensor:
+    """Where each column is zero, as far as the search goes; see `exact_zeros`."""
+    return columns.abs() < VANISHES * columns.abs().mean(-1, keepdim=True)
 
 
 def add_proven(change: Change, known: Tensor, found: Tensor, bar: float) -> Tensor:
@@ -618,12 +617,13 @@ def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
     Where the picture itself was found with the help of gates, each half of the neurons judges what the other says,
     and of the two signs that the traces of other samples leave open the better one is taken.
     """
-    off = vanishing(known)
     if not len(known):
         return known.new_zeros(0, change.rows.shape[1]), known.new_zeros(0)
+    off = exact_zeros(change, known)
+    num = off.sum(1).clamp_min(1)
     x = torch.linalg.lstsq(known.T, change.rows).solution  # (k, d + 1)
     if len(known) == change.n:
-        return x, (off & (change.sums(picture(x)) < 0)).sum(1) / off.sum(1)
+        return x, (off & (change.sums(picture(x)) < 0)).sum(1) / num
     half = torch.arange(off.shape[1], device=off.device) % 2 == 0
     judged = []
     for sign in (1.0, -1.0):
@@ -631,7 +631,7 @@ def judge(change: Change, known: Tensor) -> tuple[Tensor, Tensor]:
         agreed = torch.zeros(len(known)).to(x)
         for rest, judges in ((even, ~half), (odd, half)):
             agreed += (off & judges & (change.sums(picture(sign * x - rest)) < 0)).sum(1)
-        judged.append((x - sign * both, agreed / off.sum(1)))
+        judged.append((x - sign * both, agreed / num))
     (plus, agreement), (minus, other) = judged
     better = agreement >= other
     return torch.where(better[:, None], plus, minus), torch.maximum(agreement, other)
@@ -652,7 +652,7 @@ def others_in(x: Tensor, change: Change, known: Tensor, neurons: list[Tensor]) -
     ends = first_of(change.start), first_of(change.end)
     layers = [torch.cat([w, b[:, None]], 1).double() for w, b in ends if b is not None]
     features = torch.stack([right @ layer.T for layer in layers])  # (2, n − k, w): before and after training
-    off = vanishing(known, SURELY_OFF)
+    off = exact_zeros(change, known)
     own = torch.stack([x @ layer.T for layer in layers])  # (2, k, w)
     found = []
     for used in neurons:
