@@ -73,6 +73,7 @@ SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the sam
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
 MANY = 150  # samples from which on the second layer cleans components in every other round, and zeros decide
 NEARLY_ZERO = 0.1  # of a column's mean size: what a column near the right one may vanish on; 0.03 does as well
+CLEARLY = 1.02  # times as many exact zeros: one or two more may be rounding
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 LAST_FEW = 3  # times the patience once nearly all are found: rounds are short then, and what is missing costs all
 
@@ -535,12 +536,14 @@ def polish(change: Change, known: Tensor) -> Tensor:
         doubtful = ~is_certain(change, known)
         for i in range(len(known)):
             others = torch.cat([known[:i], known[i + 1 :]])
-            tries = [without_trace(known[i], others, off[i])]
+            purer = without_trace(known[i], others, off[i])
+            tries = [purer] if num_zeros(torch.stack([purer, known[i]])).diff() < 0 else []
             if doubtful[i]:
                 again = sparsest(change.space.float(), likely[i : i + 1], known[i : i + 1].float())
                 tries += led_on(change, torch.cat([known[i : i + 1], again]), off[[i, i]])
             for pure in (sharpen(change, column) for column in tries):
-                if exact_zeros(change, torch.stack([pure, known[i]])).sum(1).diff() < 0 and is_new(pure, others):
+                zeros = exact_zeros(change, torch.stack([pure, known[i]])).sum(1)
+                if zeros[0] > CLEARLY * zeros[1] and is_new(pure, others):
                     known[i] = pure
         if torch.equal(known, before):
             break
