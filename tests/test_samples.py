@@ -233,9 +233,7 @@ def test_an_audit_needs_no_extra_and_a_source_that_does_says_which(tmp_path):
     code = [sys.executable, "-c", WITHOUT_EXTRAS]
     run = subprocess.run(code, input="\n".join(lines), capture_output=True, text=True, check=True)
     install = "which is not installed: pip install 'unfit[data]'"
-    told = (
-        line for line in run.stderr.splitlines() if not re.match(r"unfit: \d+%", line)
-    )  # progress, if slow
+    told = (line for line in run.stderr.splitlines() if not re.match(r"unfit: \d+%", line))  # progress, if slow
     fitted, audited, *refused = told
     assert fitted == "fit 0"
     assert audited in ("audit 0", "audit 1", "audit 3")  # whatever the verdict is
