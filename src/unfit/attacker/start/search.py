@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -137,14 +138,14 @@ def _test(trace: Trace) -> tuple[Callable[[range], list[int]], int]:
 @cache
 def compiled() -> ctypes.CDLL | None:
     """The tests in C, compiled for this processor; None where there is no compiler that can."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
+    compiler = _compiler()
+    if not compiler:
         return None
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "search.c"), Path(folder, "search.so")
         source.write_bytes(files(__package__).joinpath("search.c").read_bytes())
         for flags in (["-march=native"], []):
-            command = [compiler, "-O3", *flags, "-shared", "-fPIC", "-o", str(library), str(source)]
+            command = [*compiler, "-O3", *flags, "-shared", "-fPIC", "-o", str(library), str(source)]
             try:
                 done = subprocess.run(command, capture_output=True, timeout=60, check=False)
                 if done.returncode == 0:
@@ -152,6 +153,15 @@ def compiled() -> ctypes.CDLL | None:
             except (OSError, subprocess.TimeoutExpired):
                 return None
     return None
+
+
+def _compiler() -> list[str]:
+    """The words of CC, which may hold options too, as in `gcc -m64`; none where there is no such compiler."""
+    try:
+        words = shlex.split(os.environ.get("CC", "cc"))
+    except ValueError:  # a quotation without an end
+        return []
+    return words if words and shutil.which(words[0]) else []
 
 
 def _compiled_early(library: ctypes.CDLL, trace: Trace, block: range) -> list[int]:
