@@ -18,6 +18,7 @@ from unfit.auditor.calibration import calibrate
 from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
 from unfit.base.files import read_json, write_json
+from unfit.lab.runs import source_of
 
 TRAINING = ("base/nets.py", *(f"lab/{name}.py" for name in ("fit", "settle", "trainee", "training")))
 MEASURES = ("attacker", "auditor", *TRAINING)  # what an audit of these targets depends on
@@ -77,7 +78,8 @@ def audited(case: Case, run: Path, method: str, seed: int) -> Audit:
     score = case.score if method == "kkt" else None
     seeds = 0 if method == "auto" else None  # blind: the rows compare with the papers
     attack = named_attack(method, score=score, seed=seed, seeds=seeds)
-    return audit_run(AuditRequest(target=str(run), base=base and str(base), attack=attack, seed=seed))
+    data = source_of(run)
+    return audit_run(AuditRequest(target=str(run), data=data, base=base and str(base), attack=attack, seed=seed))
 
 
 def numbers(audit: Audit) -> dict[str, float]:
@@ -87,7 +89,7 @@ def numbers(audit: Audit) -> dict[str, float]:
 
 def paper(run: Path, seconds: float) -> dict[str, float]:
     """What the papers' solver has after so long: its last iterate (float32, which only makes it faster)."""
-    case = read_case(AuditRequest(target=str(run)))
+    case = read_case(AuditRequest(target=str(run), data=source_of(run)))
     settings = PaperKKT(num_candidates=2 * len(case.private), dtype="float32")
     began, x = time.perf_counter(), torch.zeros(0)
     for iterate in paper_iterates(case.target, settings, case.mixtures.span.rank):

@@ -24,6 +24,7 @@ from unfit.attacker.consensus import agreed
 from unfit.attacker.edges import tellable
 from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.case import private_set, unseen_set
+from unfit.lab.runs import source_of
 from wider import grey
 
 CASES = (
@@ -68,7 +69,7 @@ def evidence(case: Case, seed: int, folder: Path, runs: Path) -> tuple[np.ndarra
     assert mixtures.span.rank < tellable(mixtures.shape) / 2  # beyond, the formula has a term of its own
     clusters = agreed([in_one_sign(part) for part in Unmix(seed=seed).components(mixtures)], mixtures)
     assert clusters is not None
-    request = AuditRequest(target=str(run), seed=seed)
+    request = AuditRequest(target=str(run), data=source_of(run), seed=seed)
     source, private = private_set(request)
     maps = mixtures.inputs(clusters.maps)
     true, unseen = (

@@ -50,6 +50,7 @@ from unfit.base.files import read_json
 from unfit.base.nets import initialise
 from unfit.base.target import Target
 from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
+from unfit.lab.runs import source_of
 
 SOLVERS = (
     *(f"attacker/{name}.py" for name in ("attacks/paper", "attacks/fast", "attacks/unmix")),
@@ -101,7 +102,7 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     torch.set_num_threads(1)  # processor seconds of one thread do not mind what else the machine does
     run = run_of(CASES[0], 0, folder, runs)
     target = load_target(run)
-    request = AuditRequest(target=str(run))
+    request = AuditRequest(target=str(run), data=source_of(run))
     source, private = private_set(request)
     unseen = unseen_set(request, source, private)
     mixtures = read_mixtures(target)
@@ -151,7 +152,7 @@ def many_settings(folder: Path, runs: Path) -> Iterator[str]:
     """The papers' protocol: settings from the published ranges, what they find pooled; each as long as the others."""
     torch.set_num_threads(1)
     run = run_of(CASES[0], 0, folder, runs)
-    target, request = load_target(run), AuditRequest(target=str(run))
+    target, request = load_target(run), AuditRequest(target=str(run), data=source_of(run))
     source, private = private_set(request)
     unseen = unseen_set(request, source, private)
     attack, kept = PaperKKT(num_candidates=200), runs / "settings"
@@ -290,7 +291,7 @@ def circle(runs: Path) -> Iterator[str]:
 
 
 def targets(folder: Path, runs: Path) -> Iterator[str]:
-    yield "`unfit audit RUN --method kkt` (with `--score any` for L2, L2.5, Huber): no sweep, and the attack sees only the weights. *good*:"
+    yield "`unfit audit RUN --data SOURCE --method kkt` (with `--score any` for L2, L2.5, Huber): no sweep, and the attack sees only the weights. *good*:"
     yield "SSIM > 0.4, Gaussian window 11, vote 1.1 (conv 1.5). Means over seeds 0–2 with the extremes in brackets, or seed 0 alone."
     yield ""
     yield "| target | seeds | good | on unseen | recovered | candidates | seconds |"
@@ -306,7 +307,8 @@ def targets(folder: Path, runs: Path) -> Iterator[str]:
         yield line
     run = run_of(CASES[0], 0, folder, runs)
     for method in ("weights", "inversion"):
-        record = audit_run(AuditRequest(target=str(run), attack=named_attack(method))).record
+        request = AuditRequest(target=str(run), data=source_of(run), attack=named_attack(method))
+        record = audit_run(request).record
         yield f"| baseline `{method}`: {CASES[0].name} | 1 | {record.num_good} | {record.num_good_unseen} | {record.num_recovered} | {record.num_candidates} | {record.seconds['attack']:.0f} |"
     yield ""
     yield "The regression targets were trained with full-batch momentum for 4,000 steps; their KKT residual is still 0.65–0.70 in the first"

@@ -36,6 +36,7 @@ from unfit.attacker.attacks.peel import (
 from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.case import read_case
 from unfit.auditor.request import AuditRequest
+from unfit.lab.runs import source_of
 
 FOREIGN = (0.0, 0.1, 0.3, 0.5)  # shares of other samples in the picture that the search starts from
 TRIED = 16  # samples of each net
@@ -49,7 +50,7 @@ def case_of(n: int, width: int) -> Case:
 
 def read_net(run: Path) -> tuple[Change, Tensor]:
     """What training added to the first layer, and the samples as the net sees them."""
-    case = read_case(AuditRequest(target=str(run), base=str(run)))
+    case = read_case(AuditRequest(target=str(run), data=source_of(run), base=str(run)))
     change = read_change(read_mixtures(case.target, case.base))
     assert change is not None
     assert change.n == len(case.private)

@@ -25,6 +25,7 @@ from unfit.auditor.case import private_set, unseen_set
 from unfit.auditor.match import normalise
 from unfit.auditor.samples import Samples
 from unfit.base.nets import initialise
+from unfit.lab.runs import source_of
 
 CASES = (
     Case("CIFAR-10 n=100, init 1e-4", "bin100", 100),
@@ -56,7 +57,7 @@ def main(folder: Path, runs: Path) -> None:
 
 def judged(run: Path, seed: int) -> Judged:
     candidates = attack(load_target(run), Auto(seed=seed, seeds=0))
-    request = AuditRequest(target=str(run), seed=seed)
+    request = AuditRequest(target=str(run), data=source_of(run), seed=seed)
     source, private = private_set(request)
     agreed = candidates.confidence > 0
     x, label = candidates.x[agreed], candidates.label[agreed]

@@ -33,6 +33,7 @@ from unfit.attacker.stationarity import (
 from unfit.auditor.calibration import calibrate
 from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
+from unfit.lab.runs import source_of
 
 CASES = (
     Case("two classes, n=500", "bin500", 500),
@@ -142,7 +143,7 @@ def main() -> None:
     for seed in map(int, args.seeds.split(",")):
         for case in CASES:
             run = run_of(case, seed, args.data, args.runs)
-            audited, seconds = read_case(AuditRequest(target=str(run))), float("inf")
+            audited, seconds = read_case(AuditRequest(target=str(run), data=source_of(run))), float("inf")
             most = WHOLE_RUNS[case.slug]
             for name, direct in variants.items():
                 torch.manual_seed(seed)

@@ -278,12 +278,12 @@ def test_a_path_with_brackets_is_printed_as_it_is(run: Run, tmp_path: Path) -> N
 def test_images_too_small_for_the_window_are_refused_before_the_attack(run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "tiny.npz", x=rng.random((20, 5, 6)), y=np.arange(20) % 2)
-    words = ("--data", f"npz:{tmp_path}/tiny.npz", "--n", 10, "--arch", "20", "--out", tmp_path / "run")
-    assert run("fit", *words)[0] == 0
-    code, _, error = run("audit", tmp_path / "run", "--out", tmp_path / "audit")
+    data = ("--data", f"npz:{tmp_path}/tiny.npz")
+    assert run("fit", *data, "--n", 10, "--arch", "20", "--out", tmp_path / "run")[0] == 0
+    code, _, error = run("audit", tmp_path / "run", *data, "--out", tmp_path / "audit")
     assert code == 64
     assert "images of 6×5 are too small for an SSIM --window of 11" in error
-    assert run("audit", tmp_path / "run", "--window", 3, "--out", tmp_path / "audit")[0] in (0, 1, 3)
+    assert run("audit", tmp_path / "run", *data, "--window", 3, "--out", tmp_path / "audit")[0] in (0, 1, 3)
 
 
 def test_report_makes_the_same_page_from_the_two_files_alone(run: Run, face_page: Path, tmp_path: Path) -> None:

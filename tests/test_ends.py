@@ -230,10 +230,10 @@ def test_a_class_whose_name_is_not_utf8_is_read(run: Run, tmp_path: Path) -> Non
         for i in range(4):
             pixels = np.random.default_rng([label, i]).integers(0, 255, (12, 12), np.uint8)
             Image.fromarray(pixels).save(folder / f"{i}.png")
-    words = (*FIT[5:], "--n", 4, "--out", tmp_path / "run")
-    assert run("fit", "--data", f"images:{tmp_path / 'images'}", *words)[0] == 0
+    words, data = (*FIT[5:], "--n", 4, "--out", tmp_path / "run"), ("--data", f"images:{tmp_path / 'images'}")
+    assert run("fit", *data, *words)[0] == 0
     words = ("--method", "weights", "--num-unseen", 4, "--no-redact", "--out", tmp_path / "audit")
-    code, printed, error = run("audit", tmp_path / "run", *words, "--junit", tmp_path / "j.xml")
+    code, printed, error = run("audit", tmp_path / "run", *data, *words, "--junit", tmp_path / "j.xml")
     assert code in (0, 1, 3), error
     assert (
         "\x1b" not in printed + (tmp_path / "j.xml").read_text() + (tmp_path / "audit" / "index.html").read_text()

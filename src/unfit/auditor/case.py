@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +32,7 @@ from unfit.auditor.match import vote_factor
 from unfit.auditor.preprocessing import as_seen, words
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import ONE_CLASS, Part, Samples, Source, draw_unseen
-from unfit.auditor.sources import read_names, read_source
+from unfit.auditor.sources import paths_of, read_names, read_source
 from unfit.base.errors import UnfitError, UsageError, explained
 from unfit.base.files import parse_json
 from unfit.base.load import Reading, load_base, load_target
@@ -238,9 +240,13 @@ class Members(BaseModel):
     sha256: str | None = None
 
 
+def _members_file(request: AuditRequest) -> Path:
+    return Path(request.members or request.described / "members.json")
+
+
 def read_members(request: AuditRequest) -> Members | None:
     """Which samples were trained on: of a run folder, or as given, also as a plain list of indices."""
-    path = Path(request.members or request.described / "members.json")
+    path = _members_file(request)
     if request.members is None and (request.update or not path.is_file()):
         return None  # what the base was trained on is not what its update was
     content = parse_json(path)
@@ -248,6 +254,36 @@ def read_members(request: AuditRequest) -> Members | None:
         return Members.model_validate({"indices": content} if isinstance(content, list) else content)
     except ValidationError as error:
         raise UnfitError(f"{path}: {explained(error)}") from error
+
+
+def named_data(request: AuditRequest, about: Members | None) -> str:
+    """The source of the samples: as the request names it or, within the folder of its list, as the members do.
+
+    A run folder may be a stranger's, who must not choose which other files of this machine are read.
+    """
+    if request.data:
+        return request.data
+    if about is None or not about.data:
+        raise UnfitError("which data was it trained on? Name them with `data`, or audit a run folder")
+    path = _members_file(request)
+    if any(_leads_out_of(path.parent, place) for place in paths_of(about.data)):
+        raise UnfitError(
+            f"{path}: it names {about.data}, which lies outside this folder; if you want it read, give it with "
+            "`data`"
+        )
+    return about.data
+
+
+def _leads_out_of(folder: Path, place: Path) -> bool:
+    """Whether a file, or a link within a folder of files, really lies elsewhere; also if that cannot be told."""
+    real = folder.resolve()
+    try:
+        if not place.resolve().is_relative_to(real):
+            return True
+        inside = (Path(parent, name) for parent, *names in os.walk(place) for name in chain(*names))
+        return any(each.is_symlink() and not each.resolve().is_relative_to(real) for each in inside)
+    except (ValueError, OSError, RuntimeError):  # no path at all, or links in a circle
+        return True
 
 
 def read_case(request: AuditRequest) -> Case:
@@ -318,11 +354,10 @@ def private_set(
     Without a list of members (`members.json` of a run, or one given) all of the source's training part is private.
     """
     about = read_members(request)
-    name = request.data or (about.data if about else None)
-    if not name:
-        raise UnfitError("which data was it trained on? Name them with `data`, or audit a run folder")
     if source is None:
-        source = read_source(name, request.classes or (about.classes if about else None), request.resize)
+        source = read_source(
+            named_data(request, about), request.classes or (about.classes if about else None), request.resize
+        )
     if num_outputs is not None:
         test = source.test and source.test.for_outputs(num_outputs)
         source = replace(source, train=source.train.for_outputs(num_outputs), test=test)

@@ -120,6 +120,12 @@ def absolute_name(name: str) -> str:
     return f"{kind}:{joined}" + (f":{column}" if column else "")
 
 
+def paths_of(name: str) -> list[Path]:
+    """The files and folders that a source's name points to; none of an embedded source."""
+    kind, _, place = absolute_name(name).partition(":")
+    return [Path(path) for path in _places(kind, place)[0]] if place else []
+
+
 def _places(kind: str, place: str) -> tuple[list[str], str | None]:
     """The paths in a source's name, and the column of the labels."""
     if kind == "npy":

@@ -113,6 +113,11 @@ def unfinished(folder: Path) -> bool:
     return there and read_json(path).get("status") == TIME_LIMIT
 
 
+def source_of(run: Path) -> str:
+    """What a run folder says it was trained on: for runs of one's own, since a stranger's may name any file."""
+    return str(read_json(run / "members.json")["data"])
+
+
 def audit_run(request: AuditRequest, progress: Report | bool = quiet, parts: Path | None = None) -> Audit:
     """Audit a run folder, or a bare checkpoint whose data are named: what `unfit audit` does.
 

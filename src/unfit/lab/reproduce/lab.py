@@ -223,7 +223,7 @@ class Lab:
 
     def private(self, setup: Setup) -> Samples:
         """What it was trained on."""
-        return private_set(AuditRequest(target=str(self.run(setup))))[1]
+        return private_set(AuditRequest(target=str(self.run(setup)), data=self.source_name(setup)))[1]
 
     def by(self, attack: str) -> str:
         """What a title says of the attack, where there are several."""
@@ -264,7 +264,8 @@ class Lab:
         return load_candidates(file)
 
     def _attacked(self, run: Path, attack: str, setup: Setup, progress: Report) -> Audit:
-        case, made = read_case(AuditRequest(target=str(run), seed=self.seed)), self.size(setup)
+        request = AuditRequest(target=str(run), data=self.source_name(setup), seed=self.seed)
+        case, made = read_case(request), self.size(setup)
         attacking, matching = split(progress, (ATTACK_SHARE, MATCH_SHARE))
         given: Candidates | Path | None = None
         if attack == "inversion":
