@@ -13,16 +13,17 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor, nn
 
+from unfit.base.contents import contents_of_file
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
 from unfit.base.files import Strict
 from unfit.base.formats import read_model
 from unfit.base.formats.folders import adapter_scale
 from unfit.base.formats.kinds import kind_of
-from unfit.base.formats.limits import Weights, check_file
+from unfit.base.formats.limits import Weights, check_file, read_once
 from unfit.base.formats.pytorch import read_moments
 from unfit.base.formats.tensors import without_wrappers
 from unfit.base.guess import guess_net
-from unfit.base.modules import as_base, as_target, base_from, load_into
+from unfit.base.modules import as_base, as_target, base_from, load_into, with_contents
 from unfit.base.target import NotPlainError, Target, fit_weights, infer_architecture, read_description
 from unfit.base.updates import added, as_named, in_chain, is_list, refuse_differences
 
@@ -102,8 +103,11 @@ def load_target(
     if problem := two_targets(path, base, update):
         raise UsageError(problem)
     reading = reading or Reading()
-    target = _loaded(path, reading, base, update)
-    return _with_moments(target, Path(path)) if path else target
+    published = Path(path or update or "")
+    with read_once():
+        target = _loaded(path, reading, base, update)
+        target = with_contents(target, "file", lambda: contents_of_file(published))
+        return _with_moments(target, published) if path else target
 
 
 def _loaded(

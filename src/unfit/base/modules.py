@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from unfit.base.contents import Item, contents_of_module
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError, listed
 from unfit.base.formats.sklearn import from_sklearn
 from unfit.base.formats.tensors import without_wrappers
@@ -103,8 +104,17 @@ def as_target(
     module.register_forward_hook(_logits)
     run = _run(module, [input_shape] if input_shape else _possible_shapes(module))
     if layer is None and (plain := _rebuilt(run, run.calls, tuple(run.x.shape[1:]), input_range)):
-        return plain
-    return _split(run, _position(run, layer), input_range)
+        return with_contents(plain, "model", lambda: contents_of_module(model))
+    split = _split(run, _position(run, layer), input_range)
+    return with_contents(split, "model", lambda: contents_of_module(model))
+
+
+def with_contents(target: Target, what: str, read: Callable[[], list[Item]]) -> Target:
+    """With all that the file or model holds. Where that cannot be read, the weights still can: it is noted."""
+    try:
+        return replace(target, contents=tuple(read()))
+    except UnfitError as error:
+        return replace(target, unread=f"the rest of the {what} was not read: {error}")
 
 
 def is_sklearn(model: object) -> bool:

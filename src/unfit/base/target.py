@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from unfit.base.contents import Item
 from unfit.base.errors import UnfitError
 from unfit.base.files import read_as, write_json, write_tensors
 from unfit.base.formats.limits import Weights as Weights
@@ -47,6 +48,7 @@ class Target:
     whole: Whole | None = None  # the model around it, where the architecture is not all there is
     moments: tuple[Tensor, Tensor | None] | None = None  # the optimiser's, of the attacked weight and its bias
     unread: str | None = None  # what lies beside the weights and may hold samples too, and why it was not read
+    contents: tuple[Item, ...] = ()  # all that the file or the live model holds, the weights among it
 
     def __repr__(self) -> str:
         return f"Target({self.architecture}, sha256 {self.sha256[:12]})"

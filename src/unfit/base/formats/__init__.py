@@ -13,7 +13,7 @@ from unfit.base.errors import UnfitError
 from unfit.base.formats.folders import read_adapter, read_folder, read_run
 from unfit.base.formats.keras import read_h5, read_keras
 from unfit.base.formats.kinds import REFUSED, SUFFIXES, kind_of
-from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file
+from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file, kept
 from unfit.base.formats.numpy import read_npz
 from unfit.base.formats.onnx import read_onnx
 from unfit.base.formats.pytorch import read_state_dict
@@ -59,6 +59,11 @@ def format_table() -> list[Format]:
     return list(FORMATS)
 
 
+def kind_of_model(path: Path) -> str | None:
+    """The kind of a file or folder; its name decides only where the content does not."""
+    return kind_of(path, {suffix: each.kind for each in FORMATS for suffix in each.suffixes} | SUFFIXES)
+
+
 def read_model(path: str | Path) -> Weights | nn.Module:
     """Named tensors, or a net where the file also says how they are used. The content decides, not the suffix.
 
@@ -67,13 +72,12 @@ def read_model(path: str | Path) -> Weights | nn.Module:
     path = Path(path)
     if not path.is_dir():
         check_file(path)
-    suffixes = {suffix: each.kind for each in FORMATS for suffix in each.suffixes} | SUFFIXES
-    kind = kind_of(path, suffixes)
+    kind = kind_of_model(path)
     if kind in REFUSED:
         raise UnfitError(f"{path}: this is {REFUSED[kind]}")
     found = next((each for each in FORMATS if each.kind == kind), None)
     if not found:
         what = "no weights in this folder" if path.is_dir() else "unknown kind of checkpoint"
         raise UnfitError(f"{path}: {what}; {CHECKPOINTS}")
-    model = found.read(path)
+    model = kept("model", path, found.read)
     return model if isinstance(model, nn.Module) else without_wrappers(model)

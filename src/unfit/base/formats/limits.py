@@ -12,8 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,29 @@ _BROKEN = (  # what PyTorch, zipfile, JSON and HDF5 raise for a damaged file
     *(RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
     *(AssertionError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error),
 )
+
+
+_KEPT: ContextVar[dict[tuple[str, Path], Any] | None] = ContextVar("_KEPT", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """In here each file is read once, however many look at it, and they share its tensors."""
+    token = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def kept(what: str, path: Path, read: Callable[[Path], T]) -> T:
+    """What `read` gave for this file, if it was read before inside of `read_once`."""
+    found = _KEPT.get()
+    if found is None:
+        return read(path)
+    if (what, path) not in found:
+        found[what, path] = read(path)
+    return found[what, path]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unfit.base.errors import UnfitError, listed
-from unfit.base.formats.limits import Weights, check_shapes, check_zip, whole
+from unfit.base.formats.limits import Weights, check_shapes, check_zip, kept, whole
 
 HOLDERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights")
 OPTIMISERS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizer_state", "optim", "opt")
@@ -23,7 +23,7 @@ ALONE = "save only model.state_dict(), or use .safetensors"
 
 
 def read_state_dict(path: Path) -> Weights:
-    weights = _tensors(path, _content(path))
+    weights = _tensors(path, read_content(path))
     check_shapes(path, (value.shape for value in weights.values()))
     _check_storage(path, weights)
     return weights
@@ -31,7 +31,7 @@ def read_state_dict(path: Path) -> Weights:
 
 def read_moments(path: Path) -> Weights:
     """Running sums of gradients from an optimiser's state in the file, by the number of their parameter."""
-    content = _dict(_content(path))
+    content = _dict(read_content(path))
     held = next((content[key] for key in OPTIMISERS if key in content), content)
     held = held[0] if isinstance(held, list) and held else held  # Lightning keeps one for each optimiser
     found: Weights = {}
@@ -46,6 +46,11 @@ def read_moments(path: Path) -> Weights:
 
 def _dict(value: object) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def read_content(path: Path) -> Any:
+    """All that was saved, in the containers it was saved in. Its tensors may claim more than the file holds."""
+    return kept("content", path, _content)
 
 
 def _content(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""`.safetensors`: named tensors and nothing else."""
+"""`.safetensors`: named tensors, and texts in the header."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def read_safetensors(path: Path) -> Weights:
         names = sorted(file.keys(), key=natural)
         check_shapes(path, (file.get_slice(name).get_shape() for name in names))
         return {name: file.get_tensor(name) for name in names}
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Texts that whoever saved the file put in its header."""
+    with whole(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
 
 
 def natural(name: str) -> list[tuple[int, str]]:

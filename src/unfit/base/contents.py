@@ -1,0 +1,389 @@
+"""What stands in a file or a live model apart from code: an attack reads one layer, a reader may read all of it.
+
+Trainers keep more than weights: the last batch, a replay buffer, a bank of neighbours, a second net. Whoever gets
+the file gets these as well, so an audit has to look at them. Nothing here knows what a sample is.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from unfit.base.errors import UnfitError
+from unfit.base.formats import kind_of_model, read_model
+from unfit.base.formats.limits import Weights, check_file, check_size
+from unfit.base.formats.pytorch import MOMENTS, OPTIMISERS, read_content
+from unfit.base.formats.tensors import read_metadata, read_safetensors
+
+MAX_DEPTH = 32  # of containers inside each other: what people write has far fewer
+MAX_ITEMS = 200_000  # tensors, strings and lists of numbers: a large net has thousands
+MAX_NUMBERS = 20_000_000  # looked at in lists: Python takes a second for ten million
+MAX_OVERLAP = 4  # times that tensors may show the same memory: tied weights do so once or twice
+MAX_DENSE = 2**26  # values of a sparse tensor, written out
+CUT = ", the storage it is cut from"
+MAX_LABEL = 60  # characters of one key in a path: a key can be a whole text
+FOLDERS = ("huggingface", "peft")  # kinds of folders in which every file is published, not only the weights
+OPENED = ("pytorch", "safetensors", "npz")  # kinds of files whose content is more than a net
+NUMBERS = "fiub"  # kinds of NumPy's types: floats, whole numbers, bools
+HELD = ("_parameters", "_buffers", "_modules")  # where a module keeps what is registered
+AVERAGES = {"teacher", "ema", "swa", "best", "shadow", "momentum", "average", "avg", "old", "copy", "target"}
+_INTERNAL = frozenset(vars(nn.Module()))  # hooks and switches that every module has
+_STATE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum", "acc_delta")
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One tensor, list of numbers or string, and where it stands, such as `last_batch` or `replay['x']`."""
+
+    path: str
+    value: Tensor | str
+
+    @property
+    def num_values(self) -> int:
+        """Numbers in it; of a string, its characters."""
+        return self.value.numel() if isinstance(self.value, Tensor) else len(self.value)
+
+
+# Files --------------------------------------------------------------------------------------------------------
+
+
+def contents_of_file(path: Path) -> list[Item]:
+    """All that a file holds; of a folder as libraries publish it, all that its files hold.
+
+    Like reading the weights, it runs no code and refuses what would take more memory than the file is worth.
+    """
+    kind = kind_of_model(path)
+    if kind in FOLDERS:
+        return _of_folder(path)
+    if kind == "run":
+        return _of_file(path / "target.safetensors", "safetensors")  # what else is there belongs to the auditor
+    return _of_file(path, kind)
+
+
+def _of_file(path: Path, kind: str | None) -> list[Item]:
+    check_file(path)
+    if kind == "pytorch":
+        items = contents_of(read_content(path))
+    elif kind == "safetensors":
+        texts = [Item(f"metadata{_bracket(key)}", text) for key, text in read_metadata(path).items()]
+        items = [*_named(read_safetensors(path)), *texts]
+    else:
+        found = read_model(path)
+        items = contents_of_module(found) if isinstance(found, nn.Module) else _named(found)
+    return items
+
+
+def _of_folder(folder: Path) -> list[Item]:
+    """Each file that can be opened without running code. One that cannot holds what nobody reads by accident."""
+    found: list[Item] = []
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    check_size(folder, "holds", sum(path.stat().st_size for path in files))
+    for path in files:
+        try:
+            kind = kind_of_model(path)
+            items = _of_file(path, kind) if kind in OPENED else []
+        except UnfitError:
+            continue  # the weights themselves were read before; of the optimiser's state `load_target` says why
+        found += [Item(f"{path.name}: {item.path}", item.value) for item in items]
+    return found
+
+
+def _named(weights: Weights) -> list[Item]:
+    return [Item(_label(name), value) for name, value in weights.items()]
+
+
+# Objects ------------------------------------------------------------------------------------------------------
+
+
+def contents_of_module(module: nn.Module) -> list[Item]:
+    """Parameters, buffers (also those that are not saved), and what lies in attributes of the module's parts."""
+    return contents_of(module)
+
+
+def contents_of(value: object) -> list[Item]:
+    """Walk nested containers. Each is entered once, so one that holds itself ends, and so does one of many copies.
+
+    A storage of which the tensors show only a part is added as a whole: a slice is saved with all it was cut from.
+    """
+    items: dict[object, Item] = {}
+    for item in _walked(value):
+        items.setdefault(_memory(item), item)
+        if len(items) > MAX_ITEMS:
+            raise UnfitError(f"it holds more than {MAX_ITEMS:,} things")
+    return [*items.values(), *_hidden(items.values())]
+
+
+def _memory(item: Item) -> object:
+    """The same for two views of the same values: tied weights are saved under both of their names."""
+    value = item.value
+    if isinstance(value, str) or not value.numel():
+        return item.path
+    return (value.data_ptr(), value.device, value.dtype, value.shape, value.stride())
+
+
+@dataclass
+class _Budget:
+    """Numbers in lists that may still be looked at: lists in lists can stand for any number of them."""
+
+    left: int = field(default=MAX_NUMBERS)
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise UnfitError(f"its lists hold more than {MAX_NUMBERS:,} numbers")
+
+
+def _walked(value: object) -> Iterator[Item]:
+    seen: set[int] = set()
+    budget = _Budget()
+    stack: list[tuple[str, object, int]] = [("", value, 0)]
+    while stack:
+        path, each, depth = stack.pop()
+        if isinstance(each, str):
+            yield Item(path, each)
+        if isinstance(each, str | int | float | complex | type(None)) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        tensor = _tensor(each)
+        if tensor is not None:
+            yield Item(path, tensor)
+        elif numbers := _flat_numbers(each, budget):
+            yield Item(path, torch.frombuffer(numbers, dtype=torch.float64))
+        else:
+            inside = _children(each, path)
+            if inside and depth >= MAX_DEPTH:
+                raise UnfitError(f"it holds containers more than {MAX_DEPTH} deep in each other")
+            stack += [(label, child, depth + 1) for label, child in reversed(inside)]
+
+
+def _children(value: object, path: str) -> list[tuple[str, object]]:
+    """What lies in a container, with its path."""
+    if isinstance(value, nn.Module):
+        held = {key: each for name in HELD for key, each in vars(value).get(name, {}).items()}
+        held |= {key: each for key, each in vars(value).items() if key not in _INTERNAL and not _is_code(each)}
+        return [(f"{path}.{_label(key)}".lstrip("."), each) for key, each in held.items()]
+    if isinstance(value, Mapping):
+        return [(path + _bracket(key) if path else _label(key), each) for key, each in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"{path}[{i}]", each) for i, each in enumerate(value)]
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [(f"{path}[{i}]", each) for i, each in enumerate(value.flat)]
+    return []
+
+
+def _is_code(value: object) -> bool:
+    """A function or class. A module can be called too, but it has contents."""
+    return callable(value) and not isinstance(value, nn.Module | Mapping | Tensor)
+
+
+def _flat_numbers(value: object, budget: _Budget) -> array[float] | None:
+    """All numbers of a list, of lists of lists, or of a record such as {"age": 41, "height": 1.8}, in order.
+
+    None if anything else is in it. The shape of lists is not kept: whoever knows the size of a sample knows it.
+    """
+    if not isinstance(value, list | tuple | Mapping) or not value:
+        return None
+    found = array("d")
+    nested = not isinstance(value, Mapping)
+    stack: list[Iterator[object]] = [iter(value.values() if isinstance(value, Mapping) else value)]
+    while stack:
+        for each in stack[-1]:
+            if isinstance(each, int | float):
+                budget.spend()
+                found.append(_float(each))
+            elif nested and isinstance(each, list | tuple) and each and len(stack) < MAX_DEPTH:
+                budget.spend()
+                stack.append(iter(each))
+                break
+            else:
+                return None
+        else:
+            stack.pop()
+    return found
+
+
+def _float(value: float) -> float:
+    """Whole numbers have no largest one in Python."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
+
+
+def _tensor(value: object) -> Tensor | None:
+    """A tensor, an array or bytes as a dense tensor with no more values than its storage has."""
+    if isinstance(value, bytes | bytearray):
+        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else None
+    if isinstance(value, np.ndarray):
+        return _from_numpy(value) if value.dtype.kind in NUMBERS else None
+    if not isinstance(value, Tensor) or value.is_meta or is_lazy(value):
+        return None
+    value = value.detach()
+    if value.is_quantized:
+        return value.int_repr()
+    if value.layout != torch.strided:
+        if value.numel() > MAX_DENSE:
+            raise UnfitError(f"it holds a sparse tensor of {value.numel():,} values")
+        return value.to_dense()
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        return _storage(value)  # stride 0: a few values stand for any number
+    return value
+
+
+def _from_numpy(value: np.ndarray[Any, Any]) -> Tensor:
+    """Without a copy where PyTorch can share the memory."""
+    value = value[tuple(slice(0, 1) if step == 0 else slice(None) for step in value.strides)]
+    kind = value.dtype.newbyteorder("=") if value.dtype.itemsize <= 8 else np.dtype(np.float64)
+    shared = value.flags.writeable and value.dtype == kind and min(value.strides, default=0) >= 0
+    return torch.from_numpy(value if shared else np.array(value, kind, order="C"))
+
+
+def _storage(value: Tensor) -> Tensor:
+    """All values that lie in the memory of a tensor, in a row."""
+    num = value.untyped_storage().nbytes() // value.element_size()
+    return value.as_strided((num,), (1,), 0)
+
+
+def _hidden(items: Iterable[Item]) -> list[Item]:
+    """Storages that hold more than the tensors in them show. Many views of one would take for ever to look at."""
+    shown: Counter[int] = Counter()
+    first: dict[int, tuple[str, Tensor]] = {}
+    for item in items:
+        if isinstance(item.value, Tensor) and item.value.device.type == "cpu":
+            place = item.value.untyped_storage().data_ptr()
+            shown[place] += item.value.numel() * item.value.element_size()
+            first.setdefault(place, (item.path, item.value))
+    sizes = {place: value.untyped_storage().nbytes() for place, (_, value) in first.items()}
+    if any(shown[place] > MAX_OVERLAP * size for place, size in sizes.items()):
+        raise UnfitError("it holds tensors that overlap many times")
+    return [
+        Item(f"{path}{CUT}", _storage(value))
+        for place, (path, value) in first.items()
+        if sizes[place] - shown[place] >= value.element_size()
+    ]
+
+
+def _label(key: object) -> str:
+    text = str(key)
+    return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
+
+
+def _bracket(key: object) -> str:
+    return f"[{_label(key)!r}]" if isinstance(key, str) else f"[{_label(key)}]"
+
+
+# Other nets in the file ---------------------------------------------------------------------------------------
+
+
+class Holder(Protocol):
+    """What is asked of a `Target` here, which itself holds items."""
+
+    @property
+    def weights(self) -> Weights: ...
+    @property
+    def moments(self) -> tuple[Tensor, Tensor | None] | None: ...
+    @property
+    def contents(self) -> tuple[Item, ...]: ...
+
+
+def second_states(target: Holder) -> list[str]:
+    """Where the file holds another copy of the net's weights with other values, such as `teacher` or `best`.
+
+    Such a net was trained on the samples too, and no attack has looked at it. A copy has a tensor of each shape
+    that the attacked part has. Inside one flat state the layers of one net look like that as well; there the name
+    has to say so, or the part must be a net of several layers.
+    """
+    attacked = target.weights["layer1.weight"]
+    shapes = Counter(tuple(value.shape) for value in target.weights.values())
+    groups = _groups(item for item in target.contents if not _is_optimisers(item.path))
+    fitting = {
+        name: weights
+        for name, items in groups.items()
+        if (weights := [v for v in items if v.shape == attacked.shape])
+        and shapes <= Counter(tuple(value.shape) for value in items)
+    }
+    own = {name for name, weights in fitting.items() if any(_same(each, attacked) for each in weights)}
+    if not own:
+        return []  # the weights were computed from what is in the file, so nothing tells which state is theirs
+    others = [name for name in fitting if name and name not in own]
+    several = len(target.weights) > 2
+    named = [name for name in others if _is_file_level(name) or several or _is_average(name)]
+    return [name for name in named if not any(_is_under(name, other) for other in named if other != name)]
+
+
+def unread_moments(target: Holder) -> list[str]:
+    """Where the file holds an optimiser's running sums for the attacked weight, if none of them was read."""
+    if target.moments is not None:
+        return []
+    shape = target.weights["layer1.weight"].shape
+    found = [
+        item.path
+        for item in target.contents
+        if isinstance(item.value, Tensor)
+        and item.value.shape == shape
+        and _last(item.path) in MOMENTS
+        and bool(item.value.any())
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _groups(items: Iterable[Item]) -> dict[str, list[Tensor]]:
+    """Tensors by the container they lie in, and by each dotted prefix of their names, such as `teacher.`."""
+    found: dict[str, list[Tensor]] = {}
+    for item in items:
+        if not isinstance(item.value, Tensor) or item.path.endswith(CUT):
+            continue
+        container, name = _container(item.path)
+        parts = name.split(".")
+        prefixes = [f"{container}{'.' if container else ''}{'.'.join(parts[:i])}" for i in range(1, len(parts))]
+        for group in (container, *prefixes):
+            found.setdefault(group, []).append(item.value)
+    return found
+
+
+def _container(path: str) -> tuple[str, str]:
+    """`teacher['fc.weight']` lies in `teacher` as `fc.weight`; `fc.weight` lies in the file itself, ``."""
+    if path.endswith("']") and "['" in path:
+        before, _, name = path[:-2].rpartition("['")
+        return before, name
+    if path.endswith("]"):
+        before, _, name = path[:-1].rpartition("[")
+        return before, name
+    return "", path
+
+
+def _last(path: str) -> str:
+    return _container(path)[1]
+
+
+def _is_file_level(group: str) -> bool:
+    """A dict or list of its own in the file, not a prefix of names in one state."""
+    return bool(group) and "." not in group.replace(".safetensors: ", "").replace(".bin: ", "")
+
+
+def _is_average(group: str) -> bool:
+    return not AVERAGES.isdisjoint(re.split(r"[^a-z]+", group.lower()))
+
+
+def _is_under(group: str, other: str) -> bool:
+    return group.startswith((f"{other}.", f"{other}["))
+
+
+def _is_optimisers(path: str) -> bool:
+    first = path.partition("[")[0].rpartition(": ")[2].lower()
+    return first in OPTIMISERS or first.startswith("optim") or _last(path) in _STATE
+
+
+def _same(value: Tensor, weight: Tensor) -> bool:
+    """Equal to the float32 values that were attacked, in whatever type it was saved."""
+    return bool(torch.equal(value.to(weight), weight))
