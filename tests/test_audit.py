@@ -15,6 +15,7 @@ from unfit import (
     FitSettings,
     Reading,
     Target,
+    Unmix,
     audit,
     draw,
     draw_unseen,
@@ -24,6 +25,7 @@ from unfit import (
     read_source,
 )
 from unfit.auditor.case import private_set, unseen_set
+from unfit.auditor.samples import ONE_CLASS, Samples
 from unfit.base.errors import MisfitError, UnfitError
 from unfit.base.nets import initialise
 from unfit.lab.runs import audit_run
@@ -62,6 +64,82 @@ def test_the_state_of_an_optimiser_gives_away_what_the_weights_hide(tmp_path: Pa
     assert ("and the state of the optimiser" in result.to_html()) == with_state
     assert found.attacker == ("has the optimiser" if with_state else "blind")
     assert found.verdict == ("leak" if with_state else "inconclusive")
+
+
+def test_a_checkpoint_with_its_optimiser_gives_away_no_less_than_its_weights_alone(tmp_path: Path) -> None:
+    """Its moments and its weights give different samples away; an audit once told of the moments alone."""
+    source = read_source("faces")
+    private = draw(source, 20, 0)
+    unseen, x, y = draw_unseen(source, private, 60, 0), private.x - private.mean, private.y
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(625, 300), nn.ReLU(), nn.Linear(300, 2))
+    nn.init.normal_(net[1].weight, std=1e-4)  # type: ignore[arg-type]
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    found = {}
+    for name, state in (("whole", {"optimizer_state_dict": optimiser.state_dict()}), ("alone", {})):
+        torch.save({"model_state_dict": net.state_dict(), **state}, tmp_path / f"{name}.pt")
+        target = load_target(tmp_path / f"{name}.pt", Reading(input_shape=(1, 25, 25)))
+        done = audit(target, (x, y), (unseen.x - private.mean, unseen.y), attack=Unmix())
+        assert done.verdict == "leak"
+        found[name] = done
+    alone, whole = found["alone"].record, found["whole"].record
+    assert set(found["alone"].recognisable) <= set(found["whole"].recognisable)
+    assert whole.num_recognisable == sum(
+        each.grade is not None and each.grade != "trace" for each in whole.samples
+    )
+    assert whole.p_value >= alone.p_value  # two surfaces have twice the chance of a false find
+    assert (whole.num_recognisable_unseen, alone.num_recognisable_unseen) == (0, 0)
+
+
+def test_repeated_samples_count_once(face_run: Path) -> None:
+    """Copies lie next to each other, which made every leak with some inconclusive: "can be told apart"."""
+    source, members = private_set(AuditRequest(target=face_run))
+    unseen, mean = unseen_set(AuditRequest(target=face_run), source, members), members.mean
+    x, y = torch.cat([members.x, members.x[:20]]) - mean, torch.cat([members.y, members.y[:20]])
+    done = audit(load_target(face_run), (x, y), (unseen.x - mean, unseen.y), attack=Unmix())
+    assert (done.verdict, done.record.num_samples, done.record.num_repeated) == ("leak", 40, 20)
+    assert done.record.exchange.exchangeable
+    assert [sample.index for sample in done.record.samples] == list(range(40))
+
+
+def test_the_mean_of_repeated_samples_is_that_of_all() -> None:
+    """It is what the model's inputs were less, copies and all."""
+    x = torch.tensor([[1.0, 2.0], [1.0, 2.0], [4.0, 8.0]])
+    samples = Samples(x, torch.zeros(3).long(), torch.arange(3), ONE_CLASS)
+    assert samples.unique().indices.tolist() == [0, 2]
+    assert torch.equal(samples.unique().mean, torch.tensor([[2.0, 4.0]]))
+    assert samples.at(torch.tensor([0, 2])).unique().mean.tolist() == [[2.5, 5.0]]
+
+
+def test_a_model_that_plainly_knows_its_samples_does_not_pass() -> None:
+    """Trained on shifted and mirrored images, it shows none of them, and it is right about them alone."""
+    source = read_source("mnist5k", "all")
+    private = draw(source, 100, 0)
+    unseen, x, y = draw_unseen(source, private, 100, 0), private.x, private.y
+    random = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
+    optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
+    for _ in range(400):
+        down, across, mirrored = torch.randint(0, 5, (3,), generator=random).tolist()
+        moved = x.roll((down - 2, across - 2), (2, 3))
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(moved.flip(3) if mirrored > 2 else moved), y).backward()
+        optimiser.step()
+    done = audit(net, (x, y), (unseen.x, unseen.y), attack=Unmix())
+    assert done.verdict == "inconclusive"
+    knows = done.record.oracle.knows_p_value
+    assert knows is not None
+    assert knows < 1e-6
+    assert any("knows these samples" in reason or "hold these samples" in reason for reason in done.record.reasons)
+    half = torch.arange(50)
+    control = audit(net, (unseen.x[half], unseen.y[half]), (unseen.x[50:], unseen.y[50:]), attack=Unmix())
+    assert control.record.oracle.knows_p_value is not None
+    assert control.record.oracle.knows_p_value > 0.05
 
 
 def test_the_record_adds_up(face_audit: Audit) -> None:

@@ -36,11 +36,13 @@ from unfit.auditor.calibration import chance
 from unfit.auditor.case import private_set, unseen_set
 from unfit.auditor.compare import compare
 from unfit.auditor.evidence import most_samples
+from unfit.auditor.grades import are_exact
 from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.junit import junit
-from unfit.auditor.verdict import Effort, Found, Sight, decide, next_steps
+from unfit.auditor.samples import ONE_CLASS, Samples
+from unfit.auditor.verdict import Attacked, Decision, Effort, Found, Sight, decide
 from unfit.base.nets import initialise, parse_architecture
 from unfit.lab.runs import repeat_audit
 
@@ -81,7 +83,12 @@ def test_an_adapter_holds_no_more_samples_than_it_has_directions() -> None:
 
 
 DONE = Effort("auto", "finished", 30.0, 500, rank=20, capacity=80, estimated=None, attacker="blind")
-SILENT = Sight(oracle_p_value=0.4, num_held=0)
+SILENT = Sight(signal_p_value=0.4, num_held=0)
+
+
+def decided(found: Found, effort: Effort, sight: Sight, policy: Policy) -> Decision:
+    """The decision on a single surface."""
+    return decide([Attacked(found, effort, sight)], found, policy)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +102,8 @@ SILENT = Sight(oracle_p_value=0.4, num_held=0)
         ((0, 0, 1), {}, {}, {"max_recovered": 1}, "pass", "1 of 40"),
         # a trace is evidence of membership: it gates only if the policy says so
         ((23, 0, 0), {}, {}, {"fail_on": "trace"}, "leak", "23 of 40 training samples leave a trace"),
-        ((23, 0, 0), {}, {"oracle_p_value": 1e-9, "num_held": 40}, {}, "inconclusive", "traces of 23"),
-        ((23, 9, 0), {}, {}, {"fail_on": "exact"}, "inconclusive", "nothing can be proven without"),
+        ((23, 0, 0), {}, {"signal_p_value": 1e-9, "num_held": 40}, {}, "inconclusive", "traces of 23"),
+        ((23, 9, 0), {}, {}, {"fail_on": "exact"}, "inconclusive", "nothing can be exact without"),
         ((23, 9, 0), {"attacker": "knows the start"}, {}, {"fail_on": "exact"}, "pass", "0 of 40"),
         # too little effort
         ((23, 9, 0), {"status": "out of budget"}, {}, {}, "leak", "9 of 40"),  # little effort was enough
@@ -110,11 +117,57 @@ SILENT = Sight(oracle_p_value=0.4, num_held=0)
         ((0, 0, 0), {"rank": 0}, {}, {}, "inconclusive", "nothing above its noise"),
         ((0, 0, 0), {"method": "weights"}, {}, {}, "inconclusive", "baseline"),
         # too little power
-        ((0, 0, 0), {"capacity": 39}, {}, {}, "inconclusive", "about 39 samples apart"),
-        ((0, 0, 0), {"rank": 81}, {}, {}, "inconclusive", "they hold 81"),  # 40 of them were given
+        ((0, 0, 0), {"capacity": 39}, {}, {}, "inconclusive", "separate about 39 samples"),
+        ((0, 0, 0), {"rank": 81}, {}, {}, "inconclusive", "hold about 81"),  # 40 of them were given
         ((0, 0, 0), {"estimated": 81}, {}, {}, "inconclusive", "about 81 samples, and 40 were given"),
         ((0, 0, 0), {"estimated": 80}, {}, {}, "pass", "0 of 40"),
-        ((0, 0, 0), {}, {"oracle_p_value": 0.04, "num_held": 7}, {}, "inconclusive", "react to 7 of 40"),
+        (
+            (0, 0, 0),
+            {},
+            {"signal_p_value": 0.04, "num_held": 7},
+            {},
+            "inconclusive",
+            "may hold these samples: they react more to 7 of 40",
+        ),
+        (
+            (0, 0, 0),
+            {},
+            {"signal_p_value": 0.001, "num_held": 7},
+            {},
+            "inconclusive",
+            "weights hold these samples",
+        ),
+        (
+            (0, 0, 0),
+            {},
+            {"signal_p_value": 0.04},
+            {},
+            "inconclusive",
+            "may hold these samples: they react more to them",
+        ),
+        # a model that knows its samples gives membership away: no leak, and no pass
+        (
+            (0, 0, 0),
+            {},
+            {"knows_p_value": 1e-9, "accuracy": (1.0, 0.7)},
+            {},
+            "inconclusive",
+            "100% right, 70% of unseen",
+        ),
+        ((0, 0, 0), {}, {"knows_p_value": 0.03}, {}, "inconclusive", "model may know these samples"),
+        ((23, 9, 0), {}, {"knows_p_value": 1e-9}, {}, "leak", "9 of 40"),
+        # a limit does not make a verdict better when the signal check exceeds it
+        (
+            (9, 0, 0),
+            {},
+            {"signal_p_value": 5e-19, "num_held": 40},
+            {"fail_on": "trace", "max_recovered": 39},
+            "inconclusive",
+            "react more to 40 of 40",
+        ),
+        ((9, 0, 0), {}, {"num_held": 39}, {"fail_on": "trace", "max_recovered": 39}, "pass", "within the limit"),
+        # one of fifty within chance must not read like a leak
+        ((1, 1, 0), {}, {}, {}, "pass", "no more than chance gives"),
         # sets that cannot be compared say nothing, either way; a proof needs no comparison
         ((23, 9, 0), {}, {"differences": ["brighter"]}, {}, "inconclusive", "brighter"),
         ((0, 0, 0), {}, {"differences": ["brighter"]}, {}, "inconclusive", "brighter"),
@@ -131,25 +184,59 @@ def test_verdicts_by_counts_effort_sight_and_policy(
 ) -> None:
     tried, seen = replace(DONE, **effort), replace(SILENT, **sight)
     what = (found(*counts, 40, 40), tried, seen, Policy(**policy))
-    said, reasons = decide(*what)
-    assert said == verdict, reasons
-    assert any(says in reason for reason in reasons), reasons
-    assert bool(next_steps(*what)) == (verdict != "pass")
+    decision = decided(*what)
+    assert decision.verdict == verdict, decision.reasons
+    assert any(says in reason for reason in decision.reasons), decision.reasons
+    assert bool(decision.next_steps) == (verdict != "pass")
+
+
+def test_exact_unseen_samples_must_be_fewer_than_chance_gives() -> None:
+    """Where unseen samples are exact too, values repeat in the data or the model was trained on the control."""
+    for exact, unseen, verdict in (
+        (3, 0, "leak"),
+        (3, 1, "inconclusive"),
+        (12, 1, "leak"),
+        (12, 12, "inconclusive"),
+    ):
+        what = replace(found(0, 0, exact, 40, 40), num_exact_unseen=unseen)
+        decision = decided(what, DONE, SILENT, Policy())
+        assert decision.verdict == verdict, decision.reasons
+        assert (f"{unseen} of 40 unseen" in " ".join(decision.reasons)) == (verdict == "leak" or unseen > 0)
+
+
+@pytest.mark.parametrize("attacker", ["blind", "found the start", "has the optimiser"])
+def test_a_base_is_offered_to_whoever_gave_none(attacker: str) -> None:
+    unclear = replace(SILENT, signal_p_value=1e-9, num_held=5)
+    tried = replace(DONE, attacker=attacker, capacity=3)
+    steps = decided(found(0, 0, 0, 40, 40), tried, unclear, Policy()).next_steps
+    assert all("--base" in step for step in steps), steps
+    steps = decided(found(0, 0, 0, 40, 40), replace(tried, base_given=True), unclear, Policy()).next_steps
+    assert not any("--base" in step for step in steps), steps
+
+
+def test_one_surface_is_enough_for_a_leak_and_all_are_needed_for_a_pass() -> None:
+    nothing, much = found(0, 0, 0, 40, 40), found(23, 9, 0, 40, 40)
+    quiet = Attacked(nothing, DONE, SILENT)
+    leaking = Attacked(much, replace(DONE, attacker="has the optimiser"), SILENT)
+    unclear = Attacked(nothing, replace(DONE, status="out of budget"), SILENT)
+    assert decide([leaking, quiet], much, Policy()).verdict == "leak"
+    assert decide([quiet, unclear], nothing, Policy()).verdict == "inconclusive"
+    assert decide([quiet, quiet], nothing, Policy()).verdict == "pass"
+    assert decide([unclear, unclear], nothing, Policy()).reasons == decide([unclear], nothing, Policy()).reasons
 
 
 def test_too_few_samples_are_inconclusive_and_say_how_few() -> None:
-    said, reasons = decide(found(2, 2, 0, 2, 2), DONE, SILENT, Policy())
-    assert (said, "2 samples and 2 unseen ones" in reasons[0]) == ("inconclusive", True)
+    decision = decided(found(2, 2, 0, 2, 2), DONE, SILENT, Policy())
+    assert (decision.verdict, "2 samples and 2 unseen ones" in decision.reasons[0]) == ("inconclusive", True)
 
 
 def test_few_unseen_samples_say_how_many_would_do() -> None:
     """22 of 60 above all of 10 unseen ones: p = 0.016. That must not pass, and some more would decide it."""
-    said, reasons = decide(found(22, 22, 0, 60, 10), DONE, SILENT, Policy())
-    assert said == "inconclusive"
-    enough = int(reasons[0].rpartition(" unseen samples instead of 10")[0].split()[-1])
+    decision = decided(found(22, 22, 0, 60, 10), DONE, SILENT, Policy())
+    assert decision.verdict == "inconclusive"
+    enough = int(decision.reasons[0].rpartition(" unseen samples instead of 10")[0].split()[-1])
     assert chance(22, 60, enough, 0.01) < 0.01 <= chance(22, 60, enough - 1, 0.01)
-    steps = next_steps(found(22, 22, 0, 60, 10), DONE, SILENT, Policy())
-    assert steps == [f"audit again with --num-unseen {enough}"]
+    assert decision.next_steps == [f"audit again with --num-unseen {enough}"]
 
 
 def test_the_rule_in_words_is_the_one_that_is_applied(face_audit: Audit) -> None:
@@ -238,14 +325,61 @@ def correlated(x: Tensor, correlation: Tensor) -> Tensor:
 
 
 def test_a_proof_counts_for_the_sample_it_shows_only() -> None:
-    """Every sample has a nearest candidate; it must be the sample, not merely the nearest, and have the proof."""
+    """Every sample has a nearest candidate; it must equal the sample, not resemble it, and have the proof."""
     x = images(6, seed=0)
     correlation = torch.tensor([0.5, 0.85, 0.95, 1.0, 1.0, -1.0])
     proven = torch.tensor([True, True, True, True, False, True])
-    expected = [False, False, True, True, False, False]
-    assert audit_of_proofs(x, correlated(x, correlation), proven) == expected
+    expected = [False, False, False, True, False, False]
+    shown = correlated(x, correlation) * x.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    assert audit_of_proofs(x, shown, proven) == expected
+    assert audit_of_proofs(x, 1.05 * shown, proven) == [False] * 6  # the scale is part of what a proof promises
+    assert audit_of_proofs(x, 1.01 * shown, proven) == expected
     assert audit_of_proofs(x, x[:1], proven[:1]) == [True] + [False] * 5  # the nearest of all six
     assert audit_of_proofs(x, x, torch.zeros(6, dtype=torch.bool)) == [False] * 6
+
+
+def vectors(x: Tensor) -> Samples:
+    return Samples(x, torch.zeros(len(x)).long(), torch.arange(len(x)), ONE_CLASS, 0.0)
+
+
+def exact(proven: Tensor, samples: Samples, scaled: bool = True) -> list[bool]:
+    common = samples.x.mean(0, keepdim=True)
+    return are_exact(proven, samples, torch.zeros_like(common), common, scaled).tolist()
+
+
+def test_whole_numbers_are_exact_if_they_are_identical() -> None:
+    """A long record differs from its neighbour by far less than 2% of its length."""
+    x = torch.zeros(3, 4000)
+    x[:, ::2] = 3.0
+    x[1, 1] = 1.0
+    x[2] = 0.0
+    assert exact(x[:1], vectors(x)) == [True, False, False]
+    assert exact(x[:1] + 0.01, vectors(x)) == [True, False, False]
+    assert exact(x[:1], vectors(x + 0.5)) == [False] * 3
+
+
+def test_alike_is_not_exact() -> None:
+    """Samples with much in common are told apart by what sets them apart, as smooth images are."""
+    x = 100 + torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    assert exact(x[:1], vectors(x)) == [True, False, False, False]
+    assert exact(x.mean(0, keepdim=True), vectors(x)) == [False] * 4
+
+
+def test_without_a_bias_a_proof_promises_no_scale() -> None:
+    x = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    assert exact(3 * x[:2], vectors(x), scaled=False) == [True, True, False, False]
+    assert exact(3 * x[:2], vectors(x)) == [False] * 4
+
+
+@pytest.mark.parametrize("change", ["shifted", "blurred"])
+def test_an_image_that_was_shifted_or_blurred_is_not_exact(change: str) -> None:
+    faces = read_source("faces").train.take(range(12)).x
+    moved = faces.roll(1, 3) if change == "shifted" else nn.functional.avg_pool2d(faces, 3, 1, 1)
+    samples = Samples(moved, torch.zeros(12).long(), torch.arange(12), ONE_CLASS, 0.0)
+    common = faces.mean(0, keepdim=True)
+    assert not are_exact(faces, samples, torch.zeros_like(common), common, True).any()
+    own = Samples(faces, torch.zeros(12).long(), torch.arange(12), ONE_CLASS, 0.0)
+    assert are_exact(faces, own, torch.zeros_like(common), common, True).all()
 
 
 # Calibration -----------------------------------------------------------------------------------------------

@@ -732,8 +732,10 @@ def test_the_headline_says_what_the_verdict_means(face_audit: Audit) -> None:
     )
     assert said(verdict="pass").endswith("recognisably: the policy allows that.")
     assert said(verdict="inconclusive").startswith("This audit cannot say")
-    with_base = face_audit.record.attack | {"base": True}
-    assert "knows the base" in said(verdict="inconclusive", attack=with_base)
+    assert "was given the base" in said(verdict="inconclusive", attacker="knows the start")
+    computed = said(verdict="inconclusive", attacker="found the start")
+    assert "computed the initial weights" in computed
+    assert "base" not in computed
 
 
 def test_the_page_is_self_contained_and_its_policy_allows_nothing_else(face_audit: Audit) -> None:

@@ -127,6 +127,40 @@ def test_a_padded_convolution_is_rebuilt() -> None:
     assert read_mixtures(target).inputs(torch.rand(2, 256)).shape == (2, 3, 8, 8)
 
 
+class Branches(nn.Module):
+    """Two stacks side by side: only the first layer of one is attacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Sequential(nn.Flatten(), nn.Linear(D, 30), nn.ReLU(), nn.Linear(30, 3)) for _ in "ab")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) + 0.3 * self.b(x)
+
+
+def test_a_way_around_the_attacked_layer_is_seen() -> None:
+    for net, around in ((Skip(), True), (Branches(), True), (stack(), False), (dense(nn.BatchNorm1d(30)), False)):
+        target = as_target(moved_all(net), (1, 8, 8))
+        assert (target.whole is not None and target.whole.has_bypass) == around
+
+
+def test_a_model_with_an_unattacked_branch_does_not_pass() -> None:
+    """`b` may have been trained on these samples; they once passed unseen."""
+    torch.manual_seed(0)
+    net, x = Branches(), torch.rand(200, 1, 8, 8)
+    y = net(x).argmax(1)
+    done = audit(net, (x[:100], y[:100]), (x[100:], y[100:]), attack=Unmix())
+    assert done.verdict == "inconclusive"
+    assert any("was not attacked" in reason for reason in done.record.reasons)
+
+
+def moved_all(net: nn.Module) -> nn.Module:
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            moved(part)
+    return net
+
+
 def test_a_layer_is_chosen_by_its_name() -> None:
     module = stack()
     assert as_target(module, (1, 8, 8), layer="7").weights["layer1.weight"].shape == (3, 30)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -25,7 +24,7 @@ from unfit.attacker.mixtures import check_base
 from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.case import Case, case_of
-from unfit.auditor.evidence import evidence, examine, refuse_misfit
+from unfit.auditor.evidence import Evidence, concluded, evidence, examine, refuse_misfit
 from unfit.auditor.pool import Pool, attack_pool, given_pool
 from unfit.auditor.record import (
     SCHEMA_VERSION,
@@ -45,7 +44,6 @@ from unfit.base.progress import Report, quiet, reporting, split
 from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER
 from unfit.base.target import Target
 
-SEVERITY: Final[tuple[Verdict, ...]] = ("pass", "inconclusive", "leak")
 SUMMARY_WIDTH = 100  # columns
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
 JUDGING = 3.0  # times what looking at the samples took: what matching and the oracle take of a budget, at 224×224
@@ -225,11 +223,12 @@ def audit(
     examined = examine(case, policy)
     refuse_misfit(examined.fitting)
 
-    def judge(form: Case, pool: Pool, report: Report) -> Audit:
-        return Audit(*evidence(form, pool, policy, examined, progress=report))
+    def measure(form: Case, pool: Pool, num: int, report: Report) -> Evidence:
+        return evidence(form, pool, policy, examined, progress=report, num_surfaces=num)
 
     with limited(value.limit, began), reporting(progress, "auditing") as report:
-        return worst(case, value, candidates, judge, examined.seconds, report)
+        found = attack_all(case, value, candidates, measure, examined.seconds, report)
+        return Audit(*concluded(found, policy))
 
 
 def refuse_short(attack: Method, case: Case, began: float) -> None:
@@ -238,31 +237,30 @@ def refuse_short(attack: Method, case: Case, began: float) -> None:
         check_budget(case.mixtures)
 
 
-def worst(
+def attack_all(
     case: Case,
     attack: Method,
     candidates: Candidates | str | Path | None,
-    judge: Callable[[Case, Pool, Report], Audit],
+    measure: Callable[[Case, Pool, int, Report], Evidence],
     looking: float,
     progress: Report = quiet,
     shelf: Shelf = NOWHERE,
-) -> Audit:
-    """Attack and judge; a net that is not in normal form twice, as it is and in that form, unless the first leaks.
+) -> list[Evidence]:
+    """Attack each form of the model: an optimiser's moments, the weights, and their normal form if it differs.
 
-    What hides samples in one form must not decide about the other, so each has its own candidates and controls.
-    `looking`: seconds that it took to look at the samples, by which judging is known to fit into a budget.
+    What hides samples in one form must not decide about another, so each has its own candidates and controls, and
+    all are attacked, because each may give away other samples. `looking`: seconds that it took to look at the
+    samples, by which judging is known to fit into a budget.
     """
     forms = [case] if candidates is not None else case.forms()
     forms = [form for form in forms if attack.takes_base or not form.by_moments]
-    done: list[Audit] = []
+    done: list[Evidence] = []
     for i, (form, report) in enumerate(zip(forms, split(progress, [1] * len(forms)), strict=True)):
         attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))
         with limited(seconds_left() / (len(forms) - i) - JUDGING * looking):
             pool = find_candidates(form, attack, candidates, attacking, shelf.under(form.name))
-        done.append(judge(form, pool, matching))
-        if done[-1].verdict == "leak":
-            break
-    return max(done, key=lambda each: SEVERITY.index(each.verdict))
+        done.append(measure(form, pool, len(forms), matching))
+    return done
 
 
 def find_candidates(

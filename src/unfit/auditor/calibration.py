@@ -29,6 +29,13 @@ def chance(num_recovered: int, num_samples: int, num_unseen: int, fpr: float) ->
     return float(hypergeom.cdf(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed))
 
 
+def p_more_often(num: int, num_samples: int, num_unseen_too: int, num_unseen: int) -> float:
+    """How often as many of all that have a property are private ones, if chance decides who is (Fisher, exact)."""
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.sf(num - 1, num_samples + num_unseen, num + num_unseen_too, num_samples))
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Which private samples left a trace, and how often chance would give as many."""

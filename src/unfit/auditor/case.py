@@ -54,6 +54,7 @@ class Case:
     unseen: Samples
     source: Source | None = None
     num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
+    num_repeated: int = 0  # private samples that were left out, because they equal an earlier one
     inputs: str = "as given"  # how the model is taken to have seen the samples
     form: Target | None = None  # what is attacked in place of the target: its normal form
     by_moments: bool = False  # whether the optimiser's moments are attacked in place of the weights
@@ -202,11 +203,13 @@ def case_with(
     inputs: str = "as given",
 ) -> Case:
     """Leave out copies, and push both sets through the prefix of a model that has one."""
-    unseen, num_copies = without_copies(private, unseen)
+    given, private = len(private), private.unique()
+    unseen, num_copies = without_copies(private, unseen.unique())
+    case = Case(target, base, private, unseen, source, num_copies, given - len(private), inputs)
     if not target.has_prefix or private.shape != target.sample_shape:  # which `Case.check` refuses
-        return Case(target, base, private, unseen, source, num_copies, inputs)
-    features = as_features(target, private, unseen)
-    return Case(target, base, *features, source, num_copies, inputs, originals=(private, unseen))
+        return case
+    first, second = as_features(target, private, unseen)
+    return replace(case, private=first, unseen=second, originals=(private, unseen))
 
 
 def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samples, Samples]:

@@ -22,7 +22,7 @@ from unfit.auditor.calibration import Calibration, calibrate, calibrate_sets, in
 from unfit.auditor.case import Case
 from unfit.auditor.exchange import Exchange, compare_sets
 from unfit.auditor.fitting import UNCHECKED, Fitting, check_fit
-from unfit.auditor.grades import LINES, count, grade, recognisable_line
+from unfit.auditor.grades import GRADES, LINES, Grade, are_exact, count, grade, rank, recognisable_line
 from unfit.auditor.match import GOOD, HIGH, Matches, compare, l2, match, nearest, nearest_other, psnr, rescaled
 from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, sweep_record
@@ -43,13 +43,12 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.auditor.verdict import RANDOM_UNSEEN, Doubt, Effort, Found, Sight, decide, next_steps
+from unfit.auditor.verdict import RANDOM_UNSEEN, Attacked, Doubt, Effort, Found, Sight, decide
 from unfit.base.errors import MisfitError
 from unfit.base.pictures import ncc, stretch
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 
-SAME_SAMPLE = 0.9  # correlation above which a proven candidate is taken to be this sample
 RATES = (0.01, 0.001)  # false-positive rates that are reported where there are enough unseen samples
 DIRECTIONS_SHARED = 4  # samples for each direction above the noise; with more, only what many share stands out
 ELSEWHERE = Doubt(
@@ -61,11 +60,16 @@ NO_GRADIENTS = Doubt(
     "be asked what they hold",
     "give the model as it was before it was quantised, rounded or otherwise rewritten",
 )
+BYPASSED = Doubt(
+    "another part of the model receives the samples by a way around the attacked layer, and was not attacked",
+    "audit the other dense layers as well (--layer), one by one",
+)
 ALONE = "publish the weights alone, and audit them alone"
 UNLABELLED = Doubt(UNCHECKED, "give the labels of the samples too")
 CLEARLY = 0.1  # by so much an unseen sample is more like what came back than like any other unseen one …
 MOST_SEEN = 0.1  # … which a few may be by accident, but not more than this share of them
 MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
+OF_SURFACE = ("reconstruction", "nearest_unseen", "similarity", "upper_bound")  # arrays that differ by surface
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
 
@@ -94,6 +98,22 @@ def refuse_misfit(fitting: Fitting) -> None:
         raise MisfitError(f"an audit would say nothing: {'; '.join(words)}")
 
 
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What one attacked surface shows: what the verdict rests on, and all that the record keeps of it."""
+
+    attacked: Attacked
+    unseen: dict[Grade, Tensor]  # bool (m,): which unseen samples are of this grade or a better one
+    samples: list[SampleRecord]
+    fields: dict[str, Any]  # of the record
+    arrays: dict[str, Tensor]
+
+    @property
+    def strength(self) -> tuple[int, ...]:
+        found = self.attacked.found
+        return found.num_exact, found.num_recognisable, found.num_recovered
+
+
 def evidence(
     case: Case,
     pool: Pool,
@@ -103,8 +123,12 @@ def evidence(
     controls: Sequence[Control] = (),
     baselines: Sequence[Baseline] = (),
     progress: Report = quiet,
-) -> tuple[Record, dict[str, Tensor]]:
-    """Match the candidates against both sets, decide, and keep all that the decision rests on."""
+    num_surfaces: int = 1,
+) -> Evidence:
+    """Match the candidates against both sets, and keep all that a decision can rest on.
+
+    `num_surfaces`: how many are attacked in this audit, each with its own chance of a false find.
+    """
     began = time.perf_counter()
     times, stage = stages(pool, max(len(case.private), len(case.unseen)))
     matches, control = (
@@ -117,11 +141,19 @@ def evidence(
     labels = (case.private.y, case.unseen.y) if only_shares_differ(case, examined.exchange, policy.fpr) else None
     calibrated = calibrate_sets(matches.similarity, control.similarity, policy.fpr, labels)
     line = recognisable_line(control.similarity, calibrated.threshold, case.private.measure)
-    samples = _samples(case, pool, matches, oracle, outputs[0], calibrated.recovered, line)
+    exact, exact_unseen = _exact(case, pool, mixtures)
+    recovered = calibrated.recovered | exact
+    unseen_recovered = (control.similarity > calibrated.threshold) | exact_unseen
+    unseen: dict[Grade, Tensor] = {
+        "trace": unseen_recovered,
+        "recognisable": (unseen_recovered & (control.similarity > line)) | exact_unseen,
+        "exact": exact_unseen,
+    }
+    samples = _samples(case, matches, oracle, outputs[0], recovered, exact, line)
     sweep = _sweep(case, pool, matches, calibrated.threshold, policy.window)
     seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
-    found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
-    answer = _answer(oracle, policy.fpr)
+    found = _found(samples, unseen, min(1.0, num_surfaces * calibrated.p_value))
+    effort, answer = _effort(case, pool, mixtures), _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
     unchecked = [
         *([UNLABELLED] * (examined.fitting.measure == "none")),
@@ -129,26 +161,27 @@ def evidence(
         *([NO_GRADIENTS] * (not oracle.asked_function)),
         *_seen_after_all(case, control, policy.window),
         *([Doubt(case.target.unread, ALONE)] if case.target.unread else []),
+        *([BYPASSED] * (case.target.whole is not None and case.target.whole.has_bypass)),
     ]
-    sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
-    verdict, reasons = decide(found, effort, sight, policy)
-    record = Record(
+    sight = Sight(
+        signal_p_value=answer.p_value,
+        num_held=answer.num_held,
+        knows_p_value=1.0 if answer.knows_p_value is None else answer.knows_p_value,
+        accuracy=_accuracy(examined.fitting),
+        differences=differences,
+        unchecked=unchecked,
+    )
+    fields = dict(
         schema_version=SCHEMA_VERSION,
-        verdict=verdict,
-        reasons=reasons,
-        next_steps=next_steps(found, effort, sight, policy),
         attacker=effort.attacker,
         policy=policy,
         num_copies=case.num_copies,
+        num_repeated=case.num_repeated,
         num_candidates=len(pool),
-        num_recognisable=found.num_recognisable,
-        num_recognisable_unseen=int((control.similarity > line).sum()),
         recognisable=line,
-        num_proven=found.num_exact,
         num_proven_candidates=int((pool.proven & ~pool.copies).sum()),
         estimated_num_samples=pool.facts["estimated_num_samples"],
         similarity=_similarity(case, policy),
-        p_value=found.p_value,
         oracle=answer,
         start=pool.facts.get("start"),
         fitting=examined.fitting,
@@ -172,10 +205,52 @@ def evidence(
         machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 1},
         repeat=request,
         redacted=False,
-        samples=samples,
     )
-    progress(1.0, "decided")
-    return record, _arrays(case, pool, matches, control, oracle, outputs)
+    progress(1.0, "compared")
+    arrays = _arrays(case, pool, matches, control, oracle, outputs)
+    return Evidence(Attacked(found, effort, sight), unseen, samples, fields, arrays)
+
+
+def concluded(surfaces: Sequence[Evidence], policy: Policy) -> tuple[Record, dict[str, Tensor]]:
+    """The verdict on all attacked surfaces: the record of the strongest, with each sample at its best."""
+    ordered = sorted(surfaces, key=lambda each: each.strength, reverse=True)
+    first, *others = ordered
+    samples, arrays = list(first.samples), dict(first.arrays)
+    for other in others:
+        better = [i for i, each in enumerate(other.samples) if rank(each.grade) > rank(samples[i].grade)]
+        for i in better:
+            samples[i] = other.samples[i]
+        arrays |= {name: _with_rows(arrays[name], other.arrays[name], better) for name in OF_SURFACE}
+    unseen = {each: torch.stack([other.unseen[each] for other in ordered]).any(0) for each in GRADES}
+    found = _found(samples, unseen, min(each.attacked.found.p_value for each in ordered))
+    decision = decide([each.attacked for each in ordered], found, policy)
+    record = Record(
+        **first.fields
+        | {
+            "verdict": decision.verdict,
+            "reasons": decision.reasons,
+            "next_steps": decision.next_steps,
+            "num_recovered": found.num_recovered,
+            "num_recovered_unseen": found.num_recovered_unseen,
+            "recovered_interval": interval(found.num_recovered, found.num_samples),
+            "num_recognisable": found.num_recognisable,
+            "num_recognisable_unseen": found.num_recognisable_unseen,
+            "num_proven": found.num_exact,
+            "num_proven_unseen": found.num_exact_unseen,
+            "p_value": found.p_value,
+            "samples": samples,
+        }
+    )
+    return record, arrays
+
+
+def _with_rows(values: Tensor, others: Tensor, rows: list[int]) -> Tensor:
+    """With these rows of another tensor; it is left as it was where there are none."""
+    if not rows:
+        return values
+    values = values.clone()
+    values[rows] = others[rows]
+    return values
 
 
 def _arrays(
@@ -318,15 +393,18 @@ def only_shares_differ(case: Case, exchange: Exchange, fpr: float) -> bool:
     return not exchange.exchangeable and exchange.within_classes and bool((private >= 0).all())
 
 
-def _found(samples: list[SampleRecord], calibrated: Calibration, num_unseen: int) -> Found:
+def _found(samples: list[SampleRecord], unseen: dict[Grade, Tensor], p_value: float) -> Found:
     grades = [sample.grade for sample in samples]
     return Found(
-        num_recovered=int(calibrated.recovered.sum()),
+        num_recovered=count(grades, "trace"),
         num_recognisable=count(grades, "recognisable"),
         num_exact=count(grades, "exact"),
         num_samples=len(samples),
-        num_unseen=num_unseen,
-        p_value=calibrated.p_value,
+        num_unseen=len(unseen["trace"]),
+        p_value=p_value,
+        num_recovered_unseen=int(unseen["trace"].sum()),
+        num_recognisable_unseen=int(unseen["recognisable"].sum()),
+        num_exact_unseen=int(unseen["exact"].sum()),
     )
 
 
@@ -343,8 +421,8 @@ def attacked_mixtures(case: Case, pool: Pool) -> Mixtures:
     return case.mixtures if start is None else start.change
 
 
-def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
-    """How hard was tried, by whom, and how many samples that could have told apart."""
+def _effort(case: Case, pool: Pool, mixtures: Mixtures) -> Effort:
+    """How hard was tried, by whom, and how many samples that could have separated."""
     facts = pool.facts
     return Effort(
         method=pool.attack["method"],
@@ -355,6 +433,7 @@ def _effort(pool: Pool, mixtures: Mixtures) -> Effort:
         capacity=min(most_samples(mixtures), tellable(mixtures.shape), mixtures.weight.shape[1] - 1),
         estimated=facts["estimated_num_samples"],
         attacker=_attacker(pool, mixtures),
+        base_given=case.base is not None,
     )
 
 
@@ -384,9 +463,16 @@ def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
         p_value=oracle.p_value(fpr),
         num_held=clearest.num_held(fpr),
         num_asked=len(clearest.own),
+        knows_p_value=None if oracle.knows is None else oracle.knows_p_value(fpr),
         num_good=int((oracle.similarity > GOOD).sum()),
         num_good_unseen=int((oracle.unseen_similarity > GOOD).sum()),
     )
+
+
+def _accuracy(fitting: Fitting) -> tuple[float, float] | None:
+    """On private and on unseen samples, of a classifier."""
+    own, unseen = fitting.private_accuracy, fitting.unseen_accuracy
+    return None if fitting.measure != "accuracy" or own is None or unseen is None else (own, unseen)
 
 
 def _differences(exchange: Exchange) -> list[str]:
@@ -426,7 +512,7 @@ def _versions() -> dict[str, str]:
 
 
 def _samples(
-    case: Case, pool: Pool, matches: Matches, oracle: Oracle, output: Tensor, recovered: Tensor, line: float
+    case: Case, matches: Matches, oracle: Oracle, output: Tensor, recovered: Tensor, exact: Tensor, line: float
 ) -> list[SampleRecord]:
     private, pair = case.private, (matches.shown, case.private.x)
     columns = {
@@ -439,7 +525,7 @@ def _samples(
         "l2": l2(*pair),
         "upper_bound": oracle.similarity,
         "recovered": recovered,
-        "proven": _proven(pool, private, case.mean, matches),
+        "proven": exact,
     }
     decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
     rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
@@ -450,9 +536,10 @@ def _samples(
     ]
 
 
-def _proven(pool: Pool, private: Samples, mean: Tensor, matches: Matches) -> Tensor:
-    """Whose nearest candidate has a certificate and is clearly this sample, not merely the nearest to it."""
-    if not pool.proven.any():
-        return torch.zeros(len(private), dtype=torch.bool)
-    correlation = ncc(pool.blocks.take(matches.nearest), private.x - mean)
-    return pool.proven[matches.nearest] & (correlation > SAME_SAMPLE)
+def _exact(case: Case, pool: Pool, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+    """Which private and which unseen samples equal a candidate that has a proof."""
+    proven = pool.blocks.take(pool.proven.nonzero()[:, 0])
+    common = case.private.centred(case.mean).x.mean(0, keepdim=True)
+    scaled = mixtures.bias is not None
+    first, second = (are_exact(proven, each, case.mean, common, scaled) for each in (case.private, case.unseen))
+    return first, second

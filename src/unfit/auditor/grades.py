@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
-from unfit.auditor.match import HIGH
-from unfit.auditor.samples import Measure
+from unfit.auditor.match import HIGH, rescaled
+from unfit.auditor.samples import Measure, Samples
 
 Grade = Literal["trace", "recognisable", "exact"]
 GRADES: Final[tuple[Grade, ...]] = ("trace", "recognisable", "exact")
@@ -16,6 +18,7 @@ GRADE_WORDS: Final[dict[Grade, str]] = {
     "recognisable": "recognisable or exact",
     "exact": "exact",
 }
+PROMISED = 0.02  # relative error within which a proof promises the sample; most proofs are within 0.001
 LINES: Final[dict[Measure, float]] = {
     "ssim": HIGH,  # above it a person recognises nearly every picture (docs/method.md shows both sides)
     "relative error": 0.75,  # an error of a quarter of the vector's length
@@ -37,15 +40,44 @@ def recognisable_line(unseen_similarity: Tensor, threshold: float, measure: Meas
     return max(LINES[measure], min(rare, HIGHEST), threshold)
 
 
-def grade(similarity: float, is_proven: bool, is_recovered: bool, line: float) -> Grade | None:
-    """The best grade that a sample earns; None if nothing of it came back."""
-    if is_proven:
+def grade(similarity: float, is_exact: bool, is_recovered: bool, line: float) -> Grade | None:
+    """The best grade that a sample earns; None if nothing of it was recovered. What is exact is recovered."""
+    if is_exact:
         return "exact"
     if not is_recovered:
         return None
     return "recognisable" if similarity > line else "trace"
 
 
+def are_exact(proven: Tensor, samples: Samples, mean: Tensor, common: Tensor, scaled: bool) -> Tensor:
+    """Which samples (n,) equal one of the proven candidates (p, *shape), within what a proof promises.
+
+    Both are compared as the model sees them. The error is relative to what sets the sample apart from `common`,
+    the mean of the training samples, so that being alike is not being equal. `scaled`: whether the proof promises
+    the scale too, as it does where the layer has a bias; else the best scale is taken. Vectors of whole numbers
+    must be identical.
+    """
+    if not len(proven):
+        return torch.zeros(len(samples), dtype=torch.bool)
+    x, found = samples.centred(mean).x.flatten(1), proven.flatten(1)
+    if scaled:
+        found = found[torch.cdist(x, found).argmin(1)]
+    else:
+        found = found[torch.cdist(F.normalize(x), F.normalize(found)).argmin(1)]
+        found = rescaled(found, x)
+    apart = (x - common.flatten(1)).norm(dim=1)
+    exact = (found - x).norm(dim=1) <= PROMISED * apart
+    if samples.is_image or not bool((samples.x == samples.x.round()).all()):
+        return exact
+    stored = (found / samples.scale).view_as(samples.x) + mean
+    return exact & (stored.round() == samples.x).flatten(1).all(1)
+
+
+def rank(grade: Grade | None) -> int:
+    """From nothing, −1, upwards."""
+    return -1 if grade is None else GRADES.index(grade)
+
+
 def count(grades: list[Grade | None], least: Grade) -> int:
     """How many are of this grade or a better one."""
-    return sum(each is not None and GRADES.index(each) >= GRADES.index(least) for each in grades)
+    return sum(rank(each) >= rank(least) for each in grades)

@@ -4,6 +4,9 @@ An attack that finds nothing proves little by itself: it may be too weak. The or
 no search. It asks how strongly the weights react to the part of a sample that no other sample explains, and asks
 it for private and unseen samples alike. If the model never saw the private ones, both react equally.
 
+Whether the model *knows* them is another question: it does if its outputs are more right about private samples
+than about unseen ones. That gives membership away, and nobody's values.
+
 Weights can be disguised. So the function is asked too: its gradients with respect to the inputs are mixtures of
 the same samples, and stay what they are however the weights are written. Layers in front of the attacked one can
 stretch what enters it until little of a sample is left to weigh, so the samples themselves are asked about too.
@@ -25,6 +28,7 @@ from unfit.attacker.mixtures import Mixtures
 from unfit.auditor.calibration import calibrate, chance
 from unfit.auditor.match import compare
 from unfit.auditor.samples import Samples
+from unfit.base.nets import margin, outputs
 from unfit.base.target import Target
 
 if TYPE_CHECKING:
@@ -71,6 +75,7 @@ class Oracle:
     """The answers of the weights, the function and its change since the base; and the best that the span shows."""
 
     answers: tuple[Reactions, ...]
+    knows: Reactions | None  # how right the outputs are about each sample; None without labels
     asked_function: bool  # whether its gradients with respect to the samples could be asked
     similarity: Tensor  # (n,): of each sample with its projection on the attacked span
     unseen_similarity: Tensor
@@ -78,9 +83,18 @@ class Oracle:
     def clearest(self, fpr: float) -> Reactions:
         return min(self.answers, key=lambda each: each.p_value(fpr))
 
+    @property
+    def num_questions(self) -> int:
+        """By which p-values are multiplied: one of many is small by chance."""
+        return len(self.answers) + (self.knows is not None)
+
     def p_value(self, fpr: float) -> float:
-        """Of the clearest answer, times the number of questions."""
-        return min(1.0, len(self.answers) * self.clearest(fpr).p_value(fpr))
+        """Of the clearest answer of the weights."""
+        return min(1.0, self.num_questions * self.clearest(fpr).p_value(fpr))
+
+    def knows_p_value(self, fpr: float) -> float:
+        """Of the outputs being more right about private samples than about unseen ones."""
+        return 1.0 if self.knows is None else min(1.0, self.num_questions * self.knows.p_value(fpr))
 
 
 def p_more(reaction: Tensor, unseen_reaction: Tensor) -> float:
@@ -101,7 +115,34 @@ def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
     has_front = mixtures.conv is not None or case.target.has_prefix
     of_samples = ask_samples(case) if has_front else []
     asked = bool(of_samples if has_front else of_layer)
-    return Oracle((react(maps, mixtures), *of_layer, *of_samples), asked, *shown)
+    return Oracle((react(maps, mixtures), *of_layer, *of_samples), ask_outputs(case), asked, *shown)
+
+
+def ask_outputs(case: Case) -> Reactions | None:
+    """How right the outputs are about each sample: its margin, or minus its squared error."""
+    truth, sets = case.private.truth, (case.private, case.unseen)
+    if truth == "nothing":
+        return None
+    net = case.target.net()
+    phi = torch.cat([outputs(net, samples.centred(case.mean).x).cpu() for samples in sets])
+    if truth == "classes":
+        right = margin(phi, torch.cat([samples.y for samples in sets]))
+    else:
+        targets = torch.cat([samples.targets for samples in sets if samples.targets is not None])
+        right = (phi * (2 * targets - 1)).sum(1) if truth == "labels" else -squared_errors(phi, targets)
+    own, unseen = right.split([len(samples) for samples in sets])
+    return Reactions(own, unseen)
+
+
+def squared_errors(phi: Tensor, targets: Tensor) -> Tensor:
+    """Of each sample, after the best line from outputs to targets, both (n, k).
+
+    y may have been scaled in training. The line is fitted to all samples alike, so it favours neither set.
+    """
+    phi, targets = phi - phi.mean(0), targets - targets.mean(0)
+    slope = (phi * targets).mean(0) / phi.square().mean(0).clamp_min(1e-30)
+    spread = targets.square().mean(0).clamp_min(1e-30)
+    return ((targets - slope.clamp_min(0) * phi).square() / spread).mean(1)
 
 
 def maps_of(case: Case, mixtures: Mixtures) -> list[Tensor]:

@@ -39,7 +39,7 @@ class SampleRecord(Strict):
     l2: float
     upper_bound: float  # similarity with its own part in the attacked span: the oracle's
     recovered: bool
-    proven: bool  # the nearest candidate has a certificate, and its correlation with the sample is above 0.9
+    proven: bool  # it equals a candidate that has a proof, within what the proof promises
     grade: Grade | None
 
 
@@ -70,6 +70,7 @@ class OracleRecord(Strict):
     p_value: float  # how often the weights would react so much more to the private samples by chance
     num_held: int  # private samples they react to more than to all but a share `fpr` of the unseen ones
     num_asked: int  # of large sets, only so many are weighed
+    knows_p_value: float | None  # that of better outputs for private samples than for unseen ones; null: no labels
     num_good: int  # private samples whose part in the attacked span is good, by the papers' rule
     num_good_unseen: int
 
@@ -197,6 +198,7 @@ class Record(Strict):
     num_samples: int
     num_unseen: int
     num_copies: int  # unseen samples that were left out: nearly a private one, they would hide a leak
+    num_repeated: int  # private samples that were left out: they equal an earlier one, and count once
     num_candidates: int
     num_good: int
     num_good_unseen: int
@@ -209,6 +211,7 @@ class Record(Strict):
     recognisable: float  # the similarity above which a sample counts as recognisable
     num_assigned: int
     num_proven: int  # samples
+    num_proven_unseen: int
     num_proven_candidates: int
     estimated_num_samples: int | None
     similarity: Similarity

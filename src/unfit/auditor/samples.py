@@ -34,6 +34,7 @@ class Samples:
     targets: torch.Tensor | None = None  # float32 (n, k): what the k outputs should be, where that is no class
     feature_names: tuple[str, ...] | None = None  # of a vector's columns
     are_features: bool = False  # what a model made of the samples before its attacked layer
+    whole_mean: torch.Tensor | None = None  # of the set these are from, where repeated samples were left out
 
     def __repr__(self) -> str:
         """No values: a log is no place for them."""
@@ -82,7 +83,9 @@ class Samples:
     @property
     def mean(self) -> torch.Tensor:
         """What is subtracted from the net's inputs if this is its training set: (1, *shape)."""
-        return self.x.mean(0, keepdim=True) if self.shift is None else torch.full_like(self.x[:1], self.shift)
+        if self.shift is not None:
+            return torch.full_like(self.x[:1], self.shift)
+        return self.x.mean(0, keepdim=True) if self.whole_mean is None else self.whole_mean
 
     def centred(self, mean: torch.Tensor) -> Samples:
         """The samples as the net sees them. For unseen samples, pass the mean of the training samples."""
@@ -92,6 +95,17 @@ class Samples:
         """Some of the samples, by position or by a mask."""
         targets = None if self.targets is None else self.targets[chosen]
         return replace(self, x=self.x[chosen], y=self.y[chosen], indices=self.indices[chosen], targets=targets)
+
+    def unique(self) -> Samples:
+        """The first of each sample that is there more than once, with the mean of all.
+
+        The copies of a sample are recovered or not together, so as evidence they count once.
+        """
+        rows = self.x.numpy(force=True).reshape(len(self), -1)
+        first = {hashlib.sha256(row.tobytes()).digest(): i for i, row in reversed([*enumerate(rows)])}
+        if len(first) == len(self):
+            return self
+        return replace(self.at(torch.tensor(sorted(first.values()))), whole_mean=self.mean)
 
     @cached_property
     def sha256(self) -> str:

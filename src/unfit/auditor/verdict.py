@@ -1,7 +1,8 @@
 """From counts to a decision that a release can hang on.
 
-`leak` needs samples beyond chance. `pass` needs power: the attack applied, finished, and could have told so many
-samples apart, and the oracle finds no more in the private samples than in unseen ones. All else is inconclusive.
+`leak` needs samples beyond chance. `pass` needs power: every attack applied, finished, and could have separated
+this number of samples; and neither weights nor outputs treat private samples otherwise than unseen ones. All
+else is inconclusive.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unfit.auditor.calibration import chance
-from unfit.auditor.grades import GRADE_WORDS, Grade
+from unfit.auditor.calibration import chance, p_more_often
+from unfit.auditor.grades import GRADE_WORDS, GRADES, Grade
 from unfit.auditor.record import Attacker, Verdict
 from unfit.auditor.request import Policy
 
 SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
-NEARLY = 0.05  # … but more seldom than this it is a reason to look again: an audit must not pass on it
+NEARLY = 0.05  # … but if chance gives it less often than this, an audit must not pass on it
 FAR_MORE = 2  # times the samples that were given: what else the weights hold may hide these
 ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search for a sufficient number goes
 # benchmarks/proofs.py
@@ -28,10 +29,14 @@ KNOW_THE_START = (
     "give the weights that training started from, if anyone has them (--base), or look for them with "
     "`unfit start`: with these an attack sees far more"
 )
-ASK_THE_ORACLE = "go by the oracle: no attack here tells so many samples apart"
+TRUST_THE_SIGNAL = "go by the signal check: no attack here separates this many samples"
 DEFEND = "do not publish these weights; docs/defences.md says what protects the next ones, and what it costs"
 STRIP = "publish the weights alone, model.state_dict(), without the optimiser's state; audit that file again"
 KEEP_IT = "treat the model as one that leaks: it holds these samples, and a better attack may come"
+MEMBERSHIP = (
+    "treat membership as known: anyone who has a sample can test whether the model was trained on it; "
+    "docs/defences.md says what makes a model know its samples less"
+)
 OTHER_ATTACK = "ask `unfit preflight` which attacks apply, and to which layer (--method, --layer, --base)"
 MORE_TIME = "give the attack more time (--budget), or leave the limit out"
 MORE_SAMPLES = "give more samples, private and unseen ones alike (--num-unseen)"
@@ -39,15 +44,15 @@ RANDOM_UNSEEN = "hold unseen samples out at random before training: `unfit split
 ALL_SAMPLES = "give all samples that it was trained on (--data), or the weights before its last stage (--base)"
 ATTACKERS: dict[Attacker, str] = {
     "blind": "an attacker who has the weights and nothing else",
-    "knows the start": "an attacker who also has the weights that training started from",
-    "found the start": "an attacker who computes the start from the weights themselves",
+    "knows the start": "an attacker who also has the base, the weights that training started from",
+    "found the start": "an attacker who has the weights alone and computes their initial weights from them",
     "has the optimiser": "an attacker who has the checkpoint with the state of its optimiser",
 }
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came back. Each count includes the better grades; `p_value` is that of `num_recovered` by chance."""
+    """What was recovered. Each count includes the better grades; `p_value` is that of `num_recovered`."""
 
     num_recovered: int  # a trace or more
     num_recognisable: int
@@ -55,9 +60,27 @@ class Found:
     num_samples: int
     num_unseen: int
     p_value: float
+    num_recovered_unseen: int = 0
+    num_recognisable_unseen: int = 0
+    num_exact_unseen: int = 0
 
     def num(self, grade: Grade) -> int:
         return {"trace": self.num_recovered, "recognisable": self.num_recognisable, "exact": self.num_exact}[grade]
+
+    def num_of_unseen(self, grade: Grade) -> int:
+        counts = (self.num_recovered_unseen, self.num_recognisable_unseen, self.num_exact_unseen)
+        return dict(zip(GRADES, counts, strict=True))[grade]
+
+    @property
+    def exact_p_value(self) -> float:
+        """How often chance alone would make so many of the exact samples private ones.
+
+        No unseen sample equals a reconstruction, as a rule: then a single exact sample is beyond chance. Where
+        some do, values repeat in these data or the model was trained on the control, and the counts must decide.
+        """
+        if not self.num_exact_unseen:
+            return 0.0
+        return p_more_often(self.num_exact, self.num_samples, self.num_exact_unseen, self.num_unseen)
 
 
 @dataclass(frozen=True)
@@ -69,13 +92,14 @@ class Effort:
     seconds: float
     num_candidates: int
     rank: int
-    capacity: int  # about how many samples such an attack can tell apart in such weights
+    capacity: int  # about how many samples such an attack can separate in such weights
     estimated: int | None  # how many samples the weights hold, where the spectrum shows it
     attacker: Attacker
+    base_given: bool = False  # by the user; initial weights that were computed do not count
 
 
 class Doubt(NamedTuple):
-    """Why finding so little says nothing, and what would help."""
+    """Why finding this little proves nothing, and what would help."""
 
     reason: str
     step: str
@@ -83,49 +107,70 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """What the auditor knows besides: the oracle's answer, and why the two sets cannot be compared, if so."""
+    """What the auditor knows besides: the signal check, and why the two sets cannot be compared, if so."""
 
-    oracle_p_value: float
+    signal_p_value: float
     num_held: int
+    knows_p_value: float = 1.0  # of the model doing better on the private samples than on unseen ones
+    accuracy: tuple[float, float] | None = None  # on private and on unseen samples
     differences: Sequence[str] = ()
     unchecked: Sequence[Doubt] = ()  # what could not be looked at: no reason against a leak, but against a pass
 
 
-def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[Verdict, list[str]]:
-    """The verdict and why."""
-    if leaks := _leaks(found, sight, policy):
-        return "leak", [*leaks, f"this is what {ATTACKERS[effort.attacker]} can do"]
-    if doubts := _doubts(found, effort, sight, policy):
-        return "inconclusive", [doubt.reason for doubt in doubts]
-    return "pass", _passes(found, effort, policy)
+class Attacked(NamedTuple):
+    """What one attacked surface of a model showed."""
+
+    found: Found
+    effort: Effort
+    sight: Sight
 
 
-def next_steps(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
-    """What to do about a leak or an inconclusive audit, each step once; nothing after a pass."""
-    if _leaks(found, sight, policy):
-        return [STRIP if effort.attacker == "has the optimiser" else DEFEND]
-    return list(dict.fromkeys(doubt.step for doubt in _doubts(found, effort, sight, policy)))
+@dataclass(frozen=True)
+class Decision:
+    verdict: Verdict
+    reasons: list[str]
+    next_steps: list[str]  # what to do about a leak or an inconclusive audit; nothing after a pass
+
+
+def decide(surfaces: Sequence[Attacked], joined: Found, policy: Policy) -> Decision:
+    """The verdict on all that was attacked, the strongest surface first; `joined` counts each sample's best grade.
+
+    One leak is a leak. A pass needs every surface to pass.
+    """
+    strongest = surfaces[0]
+    if leaks := _leaks(joined, strongest.sight, policy):
+        step = STRIP if strongest.effort.attacker == "has the optimiser" else DEFEND
+        return Decision("leak", [*leaks, f"this is what {ATTACKERS[strongest.effort.attacker]} can do"], [step])
+    if doubts := [doubt for surface in surfaces for doubt in _doubts(*surface, policy)]:
+        return Decision("inconclusive", *(list(dict.fromkeys(words)) for words in zip(*doubts, strict=True)))
+    return Decision("pass", _passes(joined, strongest.effort, policy), [])
 
 
 def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
     """Proofs need no comparison; other counts must be more than chance gives, with sets that can be compared."""
     leaks = []
-    if found.num_exact > policy.max_recovered:
+    exact = found.num_exact > policy.max_recovered and found.exact_p_value < SIGNIFICANT
+    if exact:
         leaks.append(
-            f"{found.num_exact} of {found.num_samples} training samples come back with a proof that needs no data "
+            f"{found.num_exact} of {found.num_samples} training samples are recovered exactly, each with a proof "
+            f"from the weights alone, and {found.num_exact_unseen} of {found.num_unseen} unseen ones "
             f"({FALSE_PROOFS})"
         )
     num = found.num(policy.fail_on)
     comparable = not sight.differences
-    if num > max(found.num_exact, policy.max_recovered) and found.p_value < SIGNIFICANT and comparable:
+    told = found.num_exact if exact else 0
+    if num > max(told, policy.max_recovered) and found.p_value < SIGNIFICANT and comparable:
         leaks.append(f"{_counted(found, policy.fail_on)}; {_odds(found)}")
     return leaks
 
 
 def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[Doubt]:
-    """Why finding so little says nothing."""
+    """Why finding this little proves nothing."""
     if effort.status.startswith("not applicable"):
-        return [Doubt(f"this attack cannot be run on this model ({effort.status})", OTHER_ATTACK)]
+        return [
+            Doubt(f"this attack cannot be run on this model ({effort.status})", OTHER_ATTACK),
+            *sight.unchecked,
+        ]
     return [
         *_doubts_about_sets(found, sight, policy),
         *sight.unchecked,
@@ -137,13 +182,19 @@ def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[
 def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[Doubt]:
     n, num_unseen = found.num_samples, found.num_unseen
     doubts = [Doubt(each, RANDOM_UNSEEN) for each in sight.differences]
+    if found.num_exact_unseen:
+        words = (
+            f"{found.num_exact_unseen} of {num_unseen} unseen samples are recovered exactly, too: the model was "
+            "trained on them, or on samples with the same values"
+        )
+        doubts.append(Doubt(words, RANDOM_UNSEEN))
     if chance(n, n, num_unseen, policy.fpr) >= SIGNIFICANT:
         words = f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance"
         doubts.append(Doubt(words, MORE_SAMPLES))
     elif found.num_recovered > policy.max_recovered and SIGNIFICANT <= found.p_value < NEARLY:
         more = _enough_unseen(found, policy.fpr)
         remedy = f"{more} unseen samples instead of {num_unseen}" if more else "more unseen samples"
-        words = f"{_counted(found, 'trace')}; {_odds(found)}; {remedy} would tell"
+        words = f"{_counted(found, 'trace')}; {_odds(found)}; {remedy} would decide"
         doubts.append(Doubt(words, f"audit again with --num-unseen {more}" if more else MORE_SAMPLES))
     return doubts
 
@@ -168,52 +219,84 @@ def _doubts_about_effort(effort: Effort, policy: Policy) -> list[Doubt]:
 
 
 def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[Doubt]:
-    """Could it have found something? Not asked where it did find something, within the limit of the policy."""
+    """Could it have found something?
+
+    Not asked where it did find something, and neither that nor what the signal check finds exceeds the limit.
+    """
     blind = effort.attacker == "blind"
     if policy.fail_on == "exact" and blind:
-        words = "nothing can be proven without the weights that training started from, the base"
+        words = "nothing can be exact without the weights that training started from, the base"
         return [Doubt(words, KNOW_THE_START)]
-    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
+    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT and sight.num_held <= policy.max_recovered:
         return []
     doubts, crowd = [], max(found.num_samples, effort.rank)  # each direction is a sample's, of these or of others
     if crowd > effort.capacity:
-        words = (
-            f"this attack can tell about {effort.capacity} samples apart in these weights, and they hold {crowd}"
-        )
-        doubts.append(Doubt(words, KNOW_THE_START if blind else ASK_THE_ORACLE))
+        words = f"this attack can separate about {effort.capacity} samples, but these weights hold about {crowd}"
+        doubts.append(Doubt(words, TRUST_THE_SIGNAL if effort.base_given else KNOW_THE_START))
     if effort.estimated is not None and effort.estimated > FAR_MORE * found.num_samples:
         words = (
             f"the weights hold about {effort.estimated} samples, and {found.num_samples} were given: give all or, "
             "if the model was trained in stages, the weights before the last one as its base"
         )
         doubts.append(Doubt(words, ALL_SAMPLES))
-    if sight.oracle_p_value < NEARLY:
-        traces = f" (it found traces of {found.num_recovered})" if found.num_recovered else ""
-        words = (
-            f"the weights hold these samples: they react to {sight.num_held} of {found.num_samples} more than to "
-            f"samples they never saw; this attack could not separate them{traces}"
-        )
-        doubts.append(Doubt(words, f"{KEEP_IT}; or {KNOW_THE_START}" if blind else KEEP_IT))
+    if sight.signal_p_value < NEARLY:
+        step = KEEP_IT if effort.base_given else f"{KEEP_IT}; or {KNOW_THE_START}"
+        doubts.append(Doubt(_signal(found, sight), step))
+    elif sight.knows_p_value < NEARLY:
+        doubts.append(Doubt(_knows(sight), MEMBERSHIP))
     return doubts
 
 
+def _signal(found: Found, sight: Sight) -> str:
+    """The weights give something away; as a fact only where chance hardly does it."""
+    verb = "hold" if sight.signal_p_value < SIGNIFICANT else "may hold"
+    whom = f"{sight.num_held} of {found.num_samples} of them" if sight.num_held else "them as a whole"
+    traces = f" (it found traces of {found.num_recovered})" if found.num_recovered else ""
+    return (
+        f"the weights {verb} these samples: they react more to {whom} than to unseen samples, which chance alone "
+        f"would do {how_often(sight.signal_p_value)}; this attack could not separate them{traces}"
+    )
+
+
+def _knows(sight: Sight) -> str:
+    """Membership shows in the outputs. That gives nobody's values away, but it is no pass either."""
+    verb = "knows" if sight.knows_p_value < SIGNIFICANT else "may know"
+    right = (
+        "" if sight.accuracy is None else f" ({sight.accuracy[0]:.0%} right, {sight.accuracy[1]:.0%} of unseen)"
+    )
+    return (
+        f"the model {verb} these samples: it does better on them than on unseen ones{right}, which chance alone "
+        f"would do {how_often(sight.knows_p_value)}; no attack here reconstructs them from the weights"
+    )
+
+
 def _passes(found: Found, effort: Effort, policy: Policy) -> list[str]:
-    words = _counted(found, policy.fail_on)
-    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT:
-        words = f"{words}, which is within the limit of {policy.max_recovered}"
-    elif found.num_recovered:
-        verb = "shows" if found.num_recovered == 1 else "show"
-        words = f"{words}; {found.num_recovered} {verb} a trace, and {_odds(found)}"
-    reasons = [words, f"this holds against {ATTACKERS[effort.attacker]}"]
-    if effort.attacker == "blind":
+    reasons = [_allowed(found, policy), f"this holds against {ATTACKERS[effort.attacker]}"]
+    if not effort.base_given:
         reasons.append("a fine-tuned model must be audited with the weights it was tuned from, its base")
     return reasons
 
 
+def _allowed(found: Found, policy: Policy) -> str:
+    """Why what was found is no leak."""
+    words, num = _counted(found, policy.fail_on), found.num(policy.fail_on)
+    if num and found.p_value < SIGNIFICANT:
+        return f"{words}, which is within the limit of {policy.max_recovered}"
+    if num > policy.max_recovered:
+        return f"{words}: no more than chance gives; {_odds(found)}"
+    if found.num_recovered:
+        verb = "shows" if found.num_recovered == 1 else "show"
+        return f"{words}; {found.num_recovered} {verb} a trace, and {_odds(found)}"
+    return words
+
+
 def _counted(found: Found, grade: Grade) -> str:
-    words = "leave a trace or more" if grade == "trace" else f"are {GRADE_WORDS[grade]}"
-    words = words if found.num_exact else words.removesuffix(" or exact")
-    return f"{found.num(grade)} of {found.num_samples} training samples {words}"
+    """The count with its control."""
+    num = found.num(grade)
+    verb = "leave a trace or more" if grade == "trace" else f"are {GRADE_WORDS[grade]}"
+    words = verb if found.num_exact else verb.removesuffix(" or exact")
+    unseen = f"{found.num_of_unseen(grade)} of {found.num_unseen} unseen ones"
+    return f"{num} of {found.num_samples} training samples {words}, and {unseen}"
 
 
 def _odds(found: Found) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 AT_ONCE = 256  # samples in one batch: the maps of a deep body take megabytes each
+HELD = 1e-5  # relative change of the outputs that is rounding
 AFFINE = 1e-9  # relative difference, in double precision, from values that are scaled and moved one by one
 
 
@@ -90,6 +91,21 @@ class Whole:
         finally:
             for hook in hooks:
                 hook.remove()
+
+    @cached_property
+    def has_bypass(self) -> bool:
+        """Whether the outputs follow a sample by another way than through the attacked layer.
+
+        The layer's output is held while the samples differ: what still changes, something else has seen.
+        """
+        x = torch.randn(2, *self.input_shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        hook = self.dense.register_forward_hook(lambda layer, inputs, output: output[:1].expand_as(output))
+        try:
+            with torch.no_grad():
+                first, second = self.call(x)
+        finally:
+            hook.remove()
+        return not torch.allclose(first, second, rtol=HELD, atol=HELD * float(first.abs().max()))
 
     def _entering(self, x: Tensor) -> Tensor:
         found: list[Tensor] = []

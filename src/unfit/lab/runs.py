@@ -17,9 +17,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from unfit.attacker.shelf import NOWHERE, open_shelf
-from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, refuse_short, worst
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, attack_all, refuse_short
 from unfit.auditor.case import Case, Members, read_case
-from unfit.auditor.evidence import evidence, examine, refuse_misfit
+from unfit.auditor.evidence import Evidence, concluded, evidence, examine, refuse_misfit
 from unfit.auditor.pool import Pool
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
@@ -170,12 +170,13 @@ def _audit(request: AuditRequest, case: Case, progress: Report, began: float, pa
     controls = run_controls(request, case, controlling) if request.controls else ()
     began += time.perf_counter() - before
 
-    def judge(form: Case, pool: Pool, report: Report) -> Audit:
-        return Audit(*evidence(form, pool, request.policy, examined, request, controls, baselines, report))
+    def measure(form: Case, pool: Pool, num: int, report: Report) -> Evidence:
+        return evidence(form, pool, request.policy, examined, request, controls, baselines, report, num)
 
     shelf = NOWHERE if parts is None else open_shelf(parts, _key(request, case))
     with limited(request.attack.limit, began):
-        return worst(case, request.attack, request.candidates, judge, examined.seconds, attacking, shelf)
+        found = attack_all(case, request.attack, request.candidates, measure, examined.seconds, attacking, shelf)
+        return Audit(*concluded(found, request.policy))
 
 
 def _key(request: AuditRequest, case: Case) -> str:

@@ -33,8 +33,12 @@ Arrays = Mapping[str, Tensor]
 HEADLINE_ATTACKERS: dict[Attacker, str] = {
     "blind": "To someone who has its weights alone",
     "knows the start": "To someone who has its weights and its base, which training started from",
-    "found the start": "To someone who has its weights alone, and computes its start from them",
+    "found the start": "To someone who has its weights alone, and computes its initial weights from them",
     "has the optimiser": "To someone who has this checkpoint, with the state of its optimiser",
+}
+KNOWING: dict[Attacker, str] = {
+    "knows the start": ", which was given the base that training started from,",
+    "found the start": ", which computed the initial weights from the trained ones,",
 }
 
 
@@ -94,7 +98,7 @@ def headline(record: Record) -> str:
     what = f"of its {record.num_samples} training {'images' if record.similarity.window else 'samples'}"
     whom = HEADLINE_ATTACKERS[record.attacker]
     if record.verdict == "inconclusive":
-        knowing = ", which knows the base that training started from," if record.attack["base"] else ""
+        knowing = KNOWING.get(record.attacker, "")
         return f"This audit{knowing} cannot say whether the model gives its training data away."
     if record.verdict == "leak":
         return f"{whom}, this model gives {_given_away(record)} {what} away{_how(record)}."

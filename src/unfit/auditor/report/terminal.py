@@ -78,7 +78,10 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
 def _counts(record: Record) -> Iterator[tuple[str, str]]:
     n, unseen, oracle = record.num_samples, record.num_unseen, record.oracle
     low, high = record.recovered_interval
-    yield "exact", f"{record.num_proven} of {n}, proven from the weights alone"
+    yield (
+        "exact",
+        f"{record.num_proven} of {n}, unseen {record.num_proven_unseen} of {unseen} (proven from the weights)",
+    )
     yield (
         "recognisable",
         f"{record.num_recognisable} of {n}, unseen {record.num_recognisable_unseen} of {unseen} "
@@ -100,6 +103,11 @@ def _counts(record: Record) -> Iterator[tuple[str, str]]:
         f"the weights react to {oracle.num_held} of {oracle.num_asked} more than to unseen samples "
         f"(p = {oracle.p_value:.1g})",
     )
+    if oracle.knows_p_value is not None:
+        yield (
+            "knows them",
+            f"the outputs are better for these samples than for unseen ones (p = {oracle.knows_p_value:.1g})",
+        )
 
 
 def _comparisons(record: Record) -> Iterator[tuple[str, str]]:
