@@ -152,13 +152,30 @@ def rows_of(kind: str, data: Path, seed: int) -> Tensor:
     return x if kind == "MNIST as given" else x - x.mean(0, keepdim=True)
 
 
-def with_base(kind: str, data: Path, seed: int) -> tuple[list[Record], int, int]:
-    """Audits of strangers; and how many members are exact now, and were by resembling a proven candidate."""
+def resembling(proven: Tensor, x: Tensor) -> int:
+    """How many samples correlate with a proven candidate: the rule that called strangers exact."""
+    if not len(proven):
+        return 0
+    return int((torch.stack([ncc(proven, each.expand_as(proven)).amax() for each in x]) > ALIKE).sum())
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Audits of strangers with one model."""
+
+    records: list[Record]
+    num_alike: int  # of them, with a stranger that resembles a proven candidate: leaks, by the rule before
+    exact: int  # members …
+    alike: int  # … and how many of these resemble one
+
+
+def with_base(kind: str, data: Path, seed: int) -> Audited:
     torch.manual_seed(seed)
     x = rows_of(kind, data, seed)
     members = x[:MEMBERS]
     y = (torch.arange(MEMBERS) % 2)[torch.randperm(MEMBERS)]
-    base = mlp(members[0].numel(), WIDTH, 100, 2, seed=seed)
+    deep = (100,) if seed % 2 else ()  # one hidden layer, or two
+    base = mlp(members[0].numel(), WIDTH, *deep, 2, seed=seed)
     model = train(copied(base), (members, y), 200, 0.05)
     # a record that equals a member's was trained on, whoever it belongs to
     far = torch.cdist(x[MEMBERS:].flatten(1), members.flatten(1)).amin(1) > 1e-4
@@ -167,12 +184,14 @@ def with_base(kind: str, data: Path, seed: int) -> tuple[list[Record], int, int]
     shape = tuple(members.shape[1:])
     own = case_of(model, (members, y), (others[:MEMBERS], labels[:MEMBERS]), base, input_shape=shape)
     pool = find_candidates(own, Auto(), None)
-    done = []
+    proven = pool.blocks.take(pool.proven.nonzero()[:, 0])
+    done, num_alike = [], 0
     for i in range(SETS):
         at = torch.randperm(len(others), generator=torch.Generator().manual_seed(i))[: 2 * N]
         private, unseen = ((others[part], labels[part]) for part in at.split(N))
         case = case_of(model, private, unseen, base, input_shape=shape)
         done.append(concluded([evidence(case, pool, Policy(), examine(case, Policy()))], Policy())[0])
+        num_alike += resembling(proven, private[0]) > 0
     of_members = concluded([evidence(own, pool, Policy(), examine(own, Policy()))], Policy())[0]
     proven = pool.blocks.take(pool.proven.nonzero()[:, 0])
     alike = (
