@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -193,13 +194,7 @@ def with_base(kind: str, data: Path, seed: int) -> Audited:
         done.append(concluded([evidence(case, pool, Policy(), examine(case, Policy()))], Policy())[0])
         num_alike += resembling(proven, private[0]) > 0
     of_members = concluded([evidence(own, pool, Policy(), examine(own, Policy()))], Policy())[0]
-    proven = pool.blocks.take(pool.proven.nonzero()[:, 0])
-    alike = (
-        torch.stack([ncc(proven, each.expand_as(proven)) for each in members]).amax(1) > ALIKE
-        if len(proven)
-        else []
-    )
-    return done, of_members.num_proven, int(sum(alike))
+    return Audited(done, num_alike, of_members.num_proven, resembling(proven, members))
 
 
 def given_base(data: Path, audits: int) -> tuple[Said, Lines]:
@@ -210,23 +205,24 @@ def given_base(data: Path, audits: int) -> tuple[Said, Lines]:
         "leak",
         "inconclusive",
         "pass",
+        "leak by the rule before",
         "exact private",
         "exact unseen",
         "members exact now, before",
     )
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for kind in kinds:
-        exact = alike = of_private = of_unseen = 0
-        for seed in range(max(1, -(-audits // (SETS * len(kinds))))):
-            done, now, before = with_base(kind, data, seed)
-            exact, alike = exact + now, alike + before
-            of_private += sum(record.num_proven for record in done)
-            of_unseen += sum(record.num_proven_unseen for record in done)
-            said.update((kind, record.verdict) for record in done)
-        verdicts = [str(said[kind, verdict]) for verdict in ("leak", "inconclusive", "pass")]
-        lines.append(
-            f"| {' | '.join((kind, *verdicts, str(of_private), str(of_unseen), f'{exact} of {alike}'))} |"
+        runs = [with_base(kind, data, seed) for seed in range(max(1, -(-audits // (SETS * len(kinds)))))]
+        records = [record for run in runs for record in run.records]
+        said.update((kind, record.verdict) for record in records)
+        numbers = (
+            *(said[kind, verdict] for verdict in ("leak", "inconclusive", "pass")),
+            sum(run.num_alike for run in runs),
+            sum(record.num_proven for record in records),
+            sum(record.num_proven_unseen for record in records),
         )
+        members = f"{sum(run.exact for run in runs)} of {sum(run.alike for run in runs)}"
+        lines.append(f"| {' | '.join((kind, *map(str, numbers), members))} |")
         print(lines[-1], flush=True)
     return said, lines
 
