@@ -32,7 +32,8 @@ class SampleRecord(Strict):
     index: int | str  # str: a salted hash
     label: int
     output: float
-    similarity: float
+    similarity: float  # what it is graded by: `Record.similarity` names the measure
+    ssim: float | None  # what the papers call *good* by; null for vectors
     assigned: float  # similarity where each candidate may stand for one sample only
     ncc: float
     psnr: float | None  # dB; null for vectors
@@ -44,8 +45,8 @@ class SampleRecord(Strict):
 
 
 class Similarity(Strict):
-    name: Measure
-    window: int | None
+    name: Measure  # what samples are graded by
+    window: int | None  # of SSIM, which *good* is judged by; null for vectors
     vote: float
 
 
