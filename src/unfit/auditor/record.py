@@ -15,7 +15,7 @@ from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Measure
 from unfit.base.files import Strict
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 Verdict = Literal["pass", "leak", "inconclusive"]
 # whom the verdict speaks of
 Attacker = Literal["blind", "knows the start", "found the start", "has the optimiser"]
@@ -189,7 +189,7 @@ def _has_cores(machine: dict[str, str | int]) -> dict[str, str | int]:
 class Record(Strict):
     """An audit, in numbers."""
 
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     verdict: Verdict
     reasons: list[str]
     next_steps: list[str] = Field(default_factory=list)  # what to do about a leak or an inconclusive audit
