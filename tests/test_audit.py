@@ -146,7 +146,11 @@ def test_the_record_adds_up(face_audit: Audit) -> None:
     record, similarity = face_audit.record, face_audit.arrays["similarity"]
     assert record.num_samples == len(record.samples) == 40
     assert record.num_recovered == sum(sample.recovered for sample in record.samples)
-    assert record.num_good == sum(sample.similarity > 0.4 for sample in record.samples)
+    ssims = [sample.ssim for sample in record.samples]
+    assert ssims == pytest.approx(face_audit.arrays["ssim"].tolist())
+    assert record.num_good == sum(ssim > 0.4 for ssim in ssims if ssim is not None)
+    assert record.num_recovered_high == sum(ssim > 0.6 for ssim in ssims if ssim is not None)
+    assert ssims != [sample.similarity for sample in record.samples]
     assert record.threshold == pytest.approx(float(face_audit.arrays["unseen_similarity"].max()))
     assert [sample.similarity for sample in record.samples] == pytest.approx(similarity.tolist())
     assert len({sample.index for sample in record.samples}) == 40
@@ -161,7 +165,7 @@ def test_the_contract_of_audit_json(face_page: Path) -> None:
     assert set(promised.split()) <= content.keys()
     assert {"method", "settings", "seed"} <= content["attack"].keys()
     assert {"sha256", "architecture"} <= content["target"].keys()
-    sample = "index label output similarity assigned ncc psnr l2 upper_bound recovered proven grade"
+    sample = "index label output similarity ssim assigned ncc psnr l2 upper_bound recovered proven grade"
     assert set(sample.split()) == content["samples"][0].keys()
 
 

@@ -110,7 +110,7 @@ def test_audit_of_own_arrays_with_own_unseen_samples(run: Run, face_run: Path, t
 def test_window_3_is_recorded(run: Run, face_run: Path, tmp_path: Path) -> None:
     run("audit", face_run, "--window", 3, "--out", tmp_path / "audit")
     record = json.loads((tmp_path / "audit" / "audit.json").read_text())
-    assert record["similarity"] == {"name": "ssim", "window": 3, "vote": 1.1}
+    assert record["similarity"] == {"name": "edge correlation", "window": 3, "vote": 1.1}
 
 
 def test_an_existing_output_is_refused_or_replaced(run: Run, tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from scipy.stats import beta
 from skimage.filters import gaussian as gaussian_filter
 from skimage.metrics import _structural_similarity, peak_signal_noise_ratio, structural_similarity
 
+from unfit.auditor.arrays import as_samples
 from unfit.auditor.calibration import calibrate, chance, interval, roc
 from unfit.auditor.match import (
     _distances_to,
     assign,
+    edge_correlation,
     in_blocks,
     l2,
     match,
@@ -86,6 +88,54 @@ def test_ssim_is_one_for_equal_images_symmetric_and_less_for_others() -> None:
 def test_windows_differ() -> None:
     x, y = faces(0, 1).x, faces(2, 3).x
     assert not torch.allclose(ssim(x, y, 3), ssim(x, y, 11), atol=1e-3)
+
+
+def test_correlation_of_edges_ignores_brightness_and_contrast_and_is_never_negative() -> None:
+    x, y = faces(0, 1, 150).x, faces(2, 3, 151).x
+    assert edge_correlation(3 * x + 0.2, x).tolist() == pytest.approx([1, 1, 1], abs=1e-5)
+    assert torch.allclose(edge_correlation(x, y), edge_correlation(y, x))
+    assert edge_correlation(x, y).max() < 0.6
+    assert edge_correlation(-x, x).tolist() == edge_correlation(torch.ones_like(x), x).tolist() == [0, 0, 0]
+    a, b = (np.concatenate([np.diff(each[0, 0].numpy(), axis=axis).ravel() for axis in (0, 1)]) for each in (x, y))
+    assert float(edge_correlation(x, y)[0]) == pytest.approx(
+        max(0, a @ b / np.linalg.norm(a) / np.linalg.norm(b)), abs=1e-5
+    )
+
+
+def test_legible_digits_on_a_grey_background_are_similar_and_have_no_ssim() -> None:
+    """Faint noise where a digit is black leaves it legible; SSIM averages over that background."""
+    source = read_source("mnist5k", "all").train
+    digits, others = (source.take(source.balanced(40, seed)) for seed in (0, 1))
+    noise = 0.1 * torch.randn(digits.x.shape, generator=torch.Generator().manual_seed(0))
+    found = match(digits.x - digits.mean + noise, digits, digits.mean)
+    unseen = match(digits.x - digits.mean + noise, others, digits.mean)
+    assert found.ssim is not None
+    assert (found.ssim > 0.4).float().mean() < 0.2
+    assert (found.similarity > 0.6).all()
+    assert (unseen.similarity > 0.6).float().mean() < 0.1
+
+
+def test_images_as_stored_and_minus_their_mean_are_graded_alike() -> None:
+    digits = read_source("mnist5k").train
+    private, unseen = (digits.take(digits.balanced(20, seed)) for seed in (0, 1))
+    candidates = (
+        private.x - private.mean + 0.3 * torch.randn(20, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    )
+    sets = tuple((each.x - private.mean, each.y) for each in (private, unseen))
+    for stored, arrays in zip((private, unseen), as_samples(*sets, private.shape, 1), strict=True):
+        one, other = match(candidates, stored, private.mean), match(candidates, arrays, arrays.mean)
+        assert torch.allclose(one.similarity, other.similarity, atol=1e-4)
+        assert torch.allclose(one.assigned, other.assigned, atol=1e-4)
+        assert one.ssim is not None
+        assert other.ssim is not None
+        assert (one.ssim - other.ssim).abs().min() > 0.03  # *good* depends on how samples are given
+
+
+def test_vectors_have_no_ssim() -> None:
+    samples = Samples(torch.rand(4, 6), torch.zeros(4, dtype=torch.int64), torch.arange(4), ("all",))
+    for found in (match(samples.x[:2], samples, samples.mean), match(samples.x[:0], samples, samples.mean)):
+        assert found.ssim is None
+        assert found.by_papers is found.similarity
 
 
 def test_normalised_distance_is_the_correlation() -> None:

@@ -122,10 +122,10 @@ def test_a_base_that_training_did_not_start_from_is_refused(face_run: str) -> No
 
 def test_the_line_of_recognisable_pictures() -> None:
     low, high = torch.full((40,), 0.2), torch.linspace(0.4, 0.7, 40)
-    assert recognisable_line(low, 0.3, "ssim") == 0.6
+    assert recognisable_line(low, 0.3, "edge correlation") == 0.6
     assert recognisable_line(low, 0.3, "relative error") == 0.75
-    assert recognisable_line(high, 0.7, "ssim") == pytest.approx(0.55 + 3.09 * float(high.std()))
-    assert recognisable_line(low, 0.9, "ssim") == pytest.approx(0.9)
+    assert recognisable_line(high, 0.7, "edge correlation") == pytest.approx(0.55 + 3.09 * float(high.std()))
+    assert recognisable_line(low, 0.9, "edge correlation") == pytest.approx(0.9)
 
 
 def test_grades_go_from_proof_to_trace() -> None:

@@ -118,6 +118,7 @@ def synthetic(like: Audit, n: int, shape: tuple[int, ...], num_unseen: int = 100
             label=i % classes,
             output=output,
             similarity=similarity,
+            ssim=similarity / 2 if len(shape) == 3 else None,
             assigned=similarity,
             ncc=0.5,
             psnr=10.0,

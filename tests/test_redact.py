@@ -120,7 +120,7 @@ def test_nobody_is_found_by_pictures_outputs_or_similarities(
 
 def test_every_number_stands_for_several(face_audit: Audit) -> None:
     hidden = redact(face_audit)
-    for name in ("output", "similarity", "upper_bound", "l2", "psnr", "ncc", "assigned"):
+    for name in ("output", "similarity", "ssim", "upper_bound", "l2", "psnr", "ncc", "assigned"):
         values = [getattr(sample, name) for sample in hidden.record.samples]
         assert len(set(values)) <= len(values) / FEWEST
     for name in ("unseen_similarity", "unseen_output", "unseen_upper_bound"):

@@ -205,7 +205,7 @@ def test_claims_can_fail(face_audit: Audit):
     size = face_audit.arrays["output"].abs()
 
     def with_similarity(values: torch.Tensor) -> Audit:
-        return replace(face_audit, arrays=face_audit.arrays | {"similarity": values})
+        return replace(face_audit, arrays=face_audit.arrays | {"ssim": values})
 
     near = on_margin(with_similarity(-size), "near")
     far = on_margin(with_similarity(size), "far")
@@ -220,6 +220,13 @@ def test_claims_can_fail(face_audit: Audit):
     assert come_back(face_audit, "", "").verdict == "agrees"
     assert come_back(changed(face_audit, num_good=1, num_good_unseen=0), "", "").verdict == "too close to call"
     assert come_back(changed(face_audit, num_good=0, num_good_unseen=0), "", "").verdict == "differs"
+    digits = changed(face_audit, num_good=0, num_good_unseen=0, num_recognisable=20, num_recognisable_unseen=1)
+    for claim in (come_back, dozens):  # digits are legible and not good
+        assert claim(digits, "", "").verdict == "differs"
+        legible = claim(digits, "", "", "legible")
+        assert legible.verdict == "agrees"
+        assert legible.ours.startswith("20 of 40 legible, 1 on unseen")
+        assert "correlation of edges above 0.6" in legible.rule
     assert come_back_counts("", "", 838, 5000, 729, 53).verdict == "too close to call"  # most are near by chance
     assert come_back_counts("", "", 60, 5000, 20, 53).verdict == "agrees"
 

@@ -159,7 +159,7 @@ def evidence(
         *([UNLABELLED] * (examined.fitting.measure == "none")),
         *([ELSEWHERE] * pool.from_file),
         *([NO_GRADIENTS] * (not oracle.asked_function)),
-        *_seen_after_all(case, control, policy.window),
+        *_seen_after_all(case, control),
         *([Doubt(case.target.unread, ALONE)] if case.target.unread else []),
         *([BYPASSED] * (case.target.whole is not None and case.target.whole.has_bypass)),
     ]
@@ -262,12 +262,19 @@ def _arrays(
         "nearest_unseen": nearest(matches.centred, case.unseen.x - case.mean),
         "similarity": matches.similarity,
         "unseen_similarity": control.similarity,
+        **_ssims(matches, control),
         "upper_bound": oracle.similarity,
         "unseen_upper_bound": oracle.unseen_similarity,
         "output": outputs[0],
         "unseen_output": outputs[1],
         "spectrum": torch.tensor(pool.facts["spectrum"], dtype=torch.float64),
     }
+
+
+def _ssims(matches: Matches, control: Matches) -> dict[str, Tensor]:
+    """What *good* is judged by; vectors have none."""
+    both = {"ssim": matches.ssim, "unseen_ssim": control.ssim}
+    return {name: each for name, each in both.items() if each is not None}
 
 
 def _pictures(case: Case, matches: Matches) -> dict[str, Tensor]:
@@ -338,12 +345,12 @@ def _counts(matches: Matches, control: Matches, calibrated: Calibration) -> dict
     return {
         "num_samples": len(own),
         "num_unseen": len(unseen),
-        "num_good": int((own > GOOD).sum()),
-        "num_good_unseen": int((unseen > GOOD).sum()),
+        "num_good": int((matches.by_papers > GOOD).sum()),
+        "num_good_unseen": int((control.by_papers > GOOD).sum()),
         "num_recovered": rate.num_recovered,
         "num_recovered_unseen": int((unseen > rate.threshold).sum()),
         "recovered_interval": rate.interval,
-        "num_recovered_high": int((own > HIGH).sum()),
+        "num_recovered_high": int((matches.by_papers > HIGH).sum()),
         "num_assigned": int((matches.assigned > calibrate(control.assigned, rate.fpr)).sum()),
         "threshold": rate.threshold,
         "fpr": rate.fpr,
@@ -366,9 +373,9 @@ def _rate(calibrated: Calibration) -> Rate:
     )
 
 
-def _seen_after_all(case: Case, control: Matches, window: int) -> list[Doubt]:
+def _seen_after_all(case: Case, control: Matches) -> list[Doubt]:
     """A doubt about unseen samples that came back themselves: a control that was trained on hides every leak."""
-    num, unseen = num_returned(case.unseen, control.similarity, case.mean, window), len(case.unseen)
+    num, unseen = num_returned(case.unseen, control.similarity, case.mean), len(case.unseen)
     if num <= MOST_SEEN * unseen:
         return []
     words = (
@@ -378,12 +385,12 @@ def _seen_after_all(case: Case, control: Matches, window: int) -> list[Doubt]:
     return [Doubt(words, RANDOM_UNSEEN)]
 
 
-def num_returned(unseen: Samples, similarity: Tensor, mean: Tensor, window: int) -> int:
+def num_returned(unseen: Samples, similarity: Tensor, mean: Tensor) -> int:
     """How many came back recognisably, and not because samples are alike, as digits are."""
     returned = 0
     for i in (similarity > LINES[unseen.measure]).nonzero()[:, 0].tolist():
         other, rows = unseen.x[nearest_other(unseen, i)][None], slice(i, i + 1)
-        returned += bool(similarity[i] > compare(other - mean, unseen, rows, mean, window) + CLEARLY)
+        returned += bool(similarity[i] > compare(other - mean, unseen, rows, mean) + CLEARLY)
     return returned
 
 
@@ -464,8 +471,8 @@ def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
         num_held=clearest.num_held(fpr),
         num_asked=len(clearest.own),
         knows_p_value=None if oracle.knows is None else oracle.knows_p_value(fpr),
-        num_good=int((oracle.similarity > GOOD).sum()),
-        num_good_unseen=int((oracle.unseen_similarity > GOOD).sum()),
+        num_good=int((oracle.by_papers[0] > GOOD).sum()),
+        num_good_unseen=int((oracle.by_papers[1] > GOOD).sum()),
     )
 
 
@@ -515,24 +522,25 @@ def _samples(
     case: Case, matches: Matches, oracle: Oracle, output: Tensor, recovered: Tensor, exact: Tensor, line: float
 ) -> list[SampleRecord]:
     private, pair = case.private, (matches.shown, case.private.x)
-    columns = {
+    columns: dict[str, Tensor | None] = {  # None: vectors have no such number
         "index": private.indices,
         "label": private.y,
         "output": output,
         "similarity": matches.similarity,
+        "ssim": matches.ssim,
         "assigned": matches.assigned,
         "ncc": ncc(*pair),
+        "psnr": psnr(*pair) if private.is_image else None,
         "l2": l2(*pair),
         "upper_bound": oracle.similarity,
         "recovered": recovered,
         "proven": exact,
     }
-    decibels = psnr(*pair).tolist() if private.is_image else [None] * len(private)
-    rows = zip(decibels, *(column.tolist() for column in columns.values()), strict=True)
-    named = [(p, dict(zip(columns, row, strict=True))) for p, *row in rows]
+    none = [None] * len(private)
+    rows = zip(*(none if column is None else column.tolist() for column in columns.values()), strict=True)
+    named = [dict(zip(columns, row, strict=True)) for row in rows]
     return [
-        SampleRecord(psnr=p, grade=grade(row["similarity"], row["proven"], row["recovered"], line), **row)
-        for p, row in named
+        SampleRecord(grade=grade(row["similarity"], row["proven"], row["recovered"], line), **row) for row in named
     ]
 
 

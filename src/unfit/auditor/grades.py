@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.auditor.match import HIGH, rescaled
+from unfit.auditor.match import rescaled
 from unfit.auditor.samples import Measure, Samples
 
 Grade = Literal["trace", "recognisable", "exact"]
@@ -20,7 +20,7 @@ GRADE_WORDS: Final[dict[Grade, str]] = {
 }
 PROMISED = 0.02  # relative error within which a proof promises the sample; most proofs are within 0.001
 LINES: Final[dict[Measure, float]] = {
-    "ssim": HIGH,  # above it a person recognises nearly every picture (docs/method.md shows both sides)
+    "edge correlation": 0.6,  # above it a person recognises nearly every image (docs/method.md shows both sides)
     "relative error": 0.75,  # an error of a quarter of the vector's length
     "explained variance": 0.75,  # an error of half of what sets the sample apart
 }

@@ -22,8 +22,8 @@ from unfit.base.nets import Architecture
 from unfit.base.pictures import stretch
 from unfit.base.progress import Report, quiet
 
-GOOD = 0.4  # similarity: the papers' threshold for a good reconstruction
-HIGH = 0.6  # similarity: a stricter threshold, which audits report too
+GOOD = 0.4  # SSIM: the papers' threshold for a good reconstruction
+HIGH = 0.6  # SSIM: a stricter threshold, which audits report too
 WINDOW = 11  # of SSIM, unless another is asked for
 WINDOWS = (3, 7, WINDOW)  # of SSIM: 11 is the usual Gaussian window, 3 is in the papers' code
 VOTE = 1.1  # candidates within this factor of the nearest distance are averaged
@@ -84,10 +84,16 @@ class Matches:
 
     centred: Tensor  # (n, *shape): with the mean subtracted
     shown: Tensor  # (n, *shape): in [0, 1] for images
-    similarity: Tensor  # (n,)
+    similarity: Tensor  # (n,): what samples are graded by
+    ssim: Tensor | None  # (n,): what the papers call *good* by; None for vectors
     nearest: Tensor  # (n,): position of the nearest candidate that is not a copy, −1 if there is none
     assigned: Tensor  # (n,): similarity if each candidate may stand for only one sample
     over_time: Tensor  # (stages, n): similarity after each stage of the attack
+
+    @property
+    def by_papers(self) -> Tensor:
+        """What *good* is judged by: SSIM, which vectors do not have."""
+        return self.similarity if self.ssim is None else self.ssim
 
 
 def match(
@@ -103,13 +109,14 @@ def match(
     """Find the nearest candidates, average them by vote, add the training set's mean, stretch, and compare.
 
     `stage` (m,) is the stage of the attack that each candidate came from: 0, 1, … without gaps. `copies` (m,)
-    marks candidates that vote but are not assigned to a sample, because they copy another candidate. Vectors are
-    not stretched, and are compared by relative error instead of SSIM, features by the variance that is explained.
+    marks candidates that vote but are not assigned to a sample, because they copy another candidate. `compare`
+    is what samples are graded by; the stretched images are for SSIM and for people.
     """
     blocks = in_blocks(candidates) if isinstance(candidates, Tensor) else candidates
     if not len(blocks):
         nothing, zero = torch.zeros_like(samples.x), torch.zeros(len(samples))
-        return Matches(nothing, nothing, zero, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
+        ssims = zero if samples.is_image else None
+        return Matches(nothing, nothing, zero, ssims, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
     num_near = min(NEIGHBOURS, len(blocks) - (0 if copies is None else int(copies.sum())))
     distances = _distances_to(blocks, samples.measure != "relative error")
     pictures, near, over_time = [], [], []
@@ -123,12 +130,14 @@ def match(
             distance.masked_fill_(copies, torch.inf)
         near.append(distance.topk(num_near, largest=False))
         pictures.append(voted[-1])
-        over_time.append(torch.stack([compare(picture, samples, rows, mean, window) for picture in voted]))
+        over_time.append(torch.stack([compare(picture, samples, rows, mean) for picture in voted]))
     centred, similarity = torch.cat(pictures), torch.cat(over_time, 1)
     distance, candidate = (torch.cat(found) for found in zip(*near, strict=True))
     taken = assign(distance, candidate)
-    assigned = _assigned_similarity(blocks.take(taken), taken, samples, mean, window)
-    return Matches(centred, show(centred, mean), similarity[-1], candidate[:, 0], assigned, similarity)
+    assigned = _assigned_similarity(blocks.take(taken), taken, samples, mean)
+    shown = show(centred, mean)
+    ssims = _ssims(shown, samples.x, window) if samples.is_image else None
+    return Matches(centred, shown, similarity[-1], ssims, candidate[:, 0], assigned, similarity)
 
 
 def _chunks(n: int, m: int, d: int) -> list[slice]:
@@ -243,11 +252,16 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
     return torch.where(taken < len(used), used[taken.clamp_max(len(used) - 1)], -1)
 
 
-def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor, window: int) -> Tensor:
+def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor) -> Tensor:
     """The similarity of each sample to its assigned candidate, 0 if it has none."""
     chunks = _chunks(len(samples), 1, math.prod(samples.shape))
-    parts = [compare(found[rows], samples, rows, mean, window) for rows in chunks]
+    parts = [compare(found[rows], samples, rows, mean) for rows in chunks]
     return torch.where(taken < 0, 0, torch.cat(parts))
+
+
+def _ssims(shown: Tensor, x: Tensor, window: int) -> Tensor:
+    chunks = _chunks(len(x), 1, x[0].numel())
+    return torch.cat([ssim(shown[rows], x[rows], window) for rows in chunks])
 
 
 def show(centred: Tensor, mean: Tensor) -> Tensor:
@@ -255,14 +269,41 @@ def show(centred: Tensor, mean: Tensor) -> Tensor:
     return stretch(centred + mean) if centred.ndim == 4 else centred + mean
 
 
-def compare(centred: Tensor, samples: Samples, rows: slice, mean: Tensor, window: int) -> Tensor:
-    """The similarity of reconstructions to these of the stored samples."""
+def compare(centred: Tensor, samples: Samples, rows: slice, mean: Tensor) -> Tensor:
+    """The similarity of reconstructions to these of the stored samples, which they are graded by.
+
+    Images are compared as the model sees them. So it does not matter whether they were given as stored or minus
+    their mean, which changes SSIM a lot.
+    """
     x = samples.x[rows]
-    if samples.measure == "ssim":
-        return ssim(show(centred, mean), x, window)
+    if samples.measure == "edge correlation":
+        return edge_correlation(centred, x - mean)
     if samples.measure == "explained variance":
         return explained(centred, x - mean, samples.x.mean(0) - mean)
     return vector_similarity(centred, x - mean)
+
+
+def compare_as_papers(centred: Tensor, samples: Samples, rows: slice, mean: Tensor, window: int) -> Tensor:
+    """The similarity that *good* is judged by: SSIM of the stretched images, which vectors do not have."""
+    if samples.is_image:
+        return ssim(show(centred, mean), samples.x[rows], window)
+    return compare(centred, samples, rows, mean)
+
+
+def edge_correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Σ ∇a·∇b / (‖∇a‖ ‖∇b‖) of image pairs, at least 0; ∇ are the differences of neighbouring pixels.
+
+    SSIM averages over windows that all count the same, so faint noise on a flat background outweighs a legible
+    digit. Here each place counts by the strength of its edges. Brightness and contrast play no part, and neither
+    does smooth shading, which even unrelated images share.
+    """
+
+    def inner(p: Tensor, q: Tensor) -> Tensor:
+        down, across = ((p.diff(dim=dim) * q.diff(dim=dim)).flatten(1).sum(1) for dim in (2, 3))
+        return down + across
+
+    lengths = inner(a, a).sqrt() * inner(b, b).sqrt()
+    return (inner(a, b) / lengths.clamp_min(1e-30)).clamp_min(0)
 
 
 def ssim(a: Tensor, b: Tensor, window: int = WINDOW) -> Tensor:

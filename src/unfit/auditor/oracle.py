@@ -26,7 +26,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.mixtures import Mixtures
 from unfit.auditor.calibration import calibrate, chance
-from unfit.auditor.match import compare
+from unfit.auditor.match import compare, compare_as_papers
 from unfit.auditor.samples import Samples
 from unfit.base.nets import margin, outputs
 from unfit.base.target import Target
@@ -79,6 +79,7 @@ class Oracle:
     asked_function: bool  # whether its gradients with respect to the samples could be asked
     similarity: Tensor  # (n,): of each sample with its projection on the attacked span
     unseen_similarity: Tensor
+    by_papers: tuple[Tensor, Tensor]  # the same of both sets by what the papers call *good* by
 
     def clearest(self, fpr: float) -> Reactions:
         return min(self.answers, key=lambda each: each.p_value(fpr))
@@ -115,7 +116,9 @@ def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
     has_front = mixtures.conv is not None or case.target.has_prefix
     of_samples = ask_samples(case) if has_front else []
     asked = bool(of_samples if has_front else of_layer)
-    return Oracle((react(maps, mixtures), *of_layer, *of_samples), ask_outputs(case), asked, *shown)
+    (own, own_good), (unseen, unseen_good) = shown
+    answers = (react(maps, mixtures), *of_layer, *of_samples)
+    return Oracle(answers, ask_outputs(case), asked, own, unseen, (own_good, unseen_good))
 
 
 def ask_outputs(case: Case) -> Reactions | None:
@@ -262,8 +265,10 @@ def reactions(maps: Tensor, weight: Tensor) -> Tensor:
     return energy / length.clamp_min(1e-300)
 
 
-def span_similarity(samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Tensor, window: int) -> Tensor:
-    """The similarity of each sample with its part in the attacked span, the best that any unmixing could show.
+def span_similarity(
+    samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Tensor, window: int
+) -> tuple[Tensor, Tensor]:
+    """The similarity of each sample with its part in the attacked span; the second one is what *good* means.
 
     Its scale is fitted, since the way back through a convolution has none.
     """
@@ -273,5 +278,8 @@ def span_similarity(samples: Samples, maps: Tensor, mixtures: Mixtures, mean: Te
         rows = slice(start, start + size)
         shown, seen = mixtures.inputs(maps[rows] @ basis.T @ basis).cpu(), samples.x[rows] - mean
         fit = (shown * seen).flatten(1).sum(1) / shown.flatten(1).square().sum(1).clamp_min(1e-30)
-        found.append(compare(shown * fit.view(-1, *[1] * (seen.ndim - 1)), samples, rows, mean, window))
-    return torch.cat(found)
+        fitted = shown * fit.view(-1, *[1] * (seen.ndim - 1))
+        papers = compare_as_papers(fitted, samples, rows, mean, window)
+        found.append(torch.stack([compare(fitted, samples, rows, mean), papers]))
+    similarity, by_papers = torch.cat(found, 1)
+    return similarity, by_papers

@@ -15,7 +15,7 @@ from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Measure
 from unfit.base.files import Strict
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 Verdict = Literal["pass", "leak", "inconclusive"]
 # whom the verdict speaks of
 Attacker = Literal["blind", "knows the start", "found the start", "has the optimiser"]
@@ -32,7 +32,8 @@ class SampleRecord(Strict):
     index: int | str  # str: a salted hash
     label: int
     output: float
-    similarity: float
+    similarity: float  # what it is graded by: `Record.similarity` names the measure
+    ssim: float | None  # what the papers call *good* by; null for vectors
     assigned: float  # similarity where each candidate may stand for one sample only
     ncc: float
     psnr: float | None  # dB; null for vectors
@@ -44,8 +45,8 @@ class SampleRecord(Strict):
 
 
 class Similarity(Strict):
-    name: Measure
-    window: int | None
+    name: Measure  # what samples are graded by
+    window: int | None  # of SSIM, which *good* is judged by; null for vectors
     vote: float
 
 
@@ -189,7 +190,7 @@ def _has_cores(machine: dict[str, str | int]) -> dict[str, str | int]:
 class Record(Strict):
     """An audit, in numbers."""
 
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     verdict: Verdict
     reasons: list[str]
     next_steps: list[str] = Field(default_factory=list)  # what to do about a leak or an inconclusive audit

@@ -27,7 +27,7 @@ FEWEST = 5  # samples behind an average, as statistical offices have it: fewer c
 DIGITS = 2  # of an average: more would tell who is in it
 STEP = 10**-DIGITS
 CELLS = 4  # noise of so many cells a side: finer noise would make pages large
-NUMBERS = ("output", "similarity", "assigned", "ncc", "psnr", "l2", "upper_bound")
+NUMBERS = ("output", "similarity", "ssim", "assigned", "ncc", "psnr", "l2", "upper_bound")
 PATHS = ("target", "update", "data", "members", "feature_names", "unseen", "base", "model", "candidates")
 
 

@@ -16,7 +16,7 @@ from unfit.base.errors import UnfitError, UsageError, listed
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
-Measure = Literal["ssim", "relative error", "explained variance"]
+Measure = Literal["edge correlation", "relative error", "explained variance"]
 ONE_CLASS = ("all",)  # the classes of samples that have none: they are compared as one
 Truth = Literal["classes", "labels", "values", "nothing"]  # labels: several of them may hold at once
 
@@ -55,9 +55,9 @@ class Samples:
 
     @property
     def measure(self) -> Measure:
-        """How candidates are compared with them. Features have no scale that anyone would miss."""
+        """What candidates are graded by. Features have no scale that anyone would miss."""
         if self.is_image:
-            return "ssim"
+            return "edge correlation"
         return "explained variance" if self.are_features else "relative error"
 
     def with_names(self, names: Sequence[str]) -> Samples:

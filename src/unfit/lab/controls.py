@@ -106,13 +106,13 @@ def other_samples(case: Case, seed: int) -> Samples | None:
 def _counts(candidates: Candidates, policy: Policy, case: Case) -> dict[str, Any]:
     """Score them as the audit does: against the same samples, with a threshold from these candidates."""
     own, unseen = (
-        match(candidates.x, samples, case.mean, policy.window, case.vote).similarity
+        match(candidates.x, samples, case.mean, policy.window, case.vote)
         for samples in (case.private, case.unseen)
     )
     return {
         "num_candidates": len(candidates),
-        "num_recovered": int((own > calibrate(unseen, policy.fpr)).sum()),
-        "num_good": int((own > GOOD).sum()),
-        "num_good_unseen": int((unseen > GOOD).sum()),
+        "num_recovered": int((own.similarity > calibrate(unseen.similarity, policy.fpr)).sum()),
+        "num_good": int((own.by_papers > GOOD).sum()),
+        "num_good_unseen": int((unseen.by_papers > GOOD).sum()),
         "seconds": round(candidates.facts["seconds"], 3),
     }

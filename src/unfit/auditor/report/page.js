@@ -321,6 +321,7 @@ function pairOf(i) {
       row("upper bound", s.upper_bound.toFixed(3)),
       row("one to one", s.assigned.toFixed(3)), row("output", s.output.toFixed(2).replace("-", "−")),
       row("correlation", s.ncc.toFixed(3)), row("L2 distance", s.l2.toFixed(2)),
+      ...(s.ssim === null ? [] : [row("SSIM", s.ssim.toFixed(3))]),
       ...(s.psnr === null ? [] : [row("PSNR", `${s.psnr.toFixed(1)} dB`)])), ...values];
 }
 

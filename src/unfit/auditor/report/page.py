@@ -230,19 +230,20 @@ def _data(record: Record, arrays: Arrays, tables: Tables | None) -> dict[str, An
 
 
 MEASURES: Final[dict[Measure, str]] = {
-    "ssim": "similarity (SSIM)",
+    "edge correlation": "similarity (correlation of edges)",
     "relative error": "similarity (1 − relative error)",
     "explained variance": "similarity (explained variance of the features)",
 }
 
 
 SHORT_MEASURES: Final[dict[Measure, str]] = {
-    "ssim": "similarity",
+    "edge correlation": "similarity",
     "relative error": "1 − relative error",
     "explained variance": "explained variance",
 }
 MEANINGS: Final[dict[Measure, str]] = {
-    "ssim": "Similarity is SSIM, as in the papers: 1 is the same picture, 0 one with nothing in common.",
+    "edge correlation": "Similarity is the correlation of edges, the differences of neighbouring pixels: 1 is the "
+    "same image at any brightness and contrast, 0 one with nothing in common.",
     "relative error": "Similarity is 1 − ‖a − b‖ / ‖b‖, one less the relative error of what came back (a): 1 is "
     "the sample (b) itself, 0.75 an error of a quarter of its length.",
     "explained variance": "Similarity is the explained variance of the features, 1 − ‖s·a − b‖² / ‖b − mean‖²: "

@@ -15,8 +15,10 @@ from typing import Literal
 
 import torch
 from scipy.stats import fisher_exact, spearmanr
+from torch import Tensor
 
 from unfit.auditor.audit import Audit
+from unfit.auditor.calibration import calibrate
 from unfit.base.files import Strict
 
 CERTAIN = 0.01  # chance shows as much less often than this: agrees …
@@ -30,6 +32,11 @@ SIMILARITY_MARGIN = 0.05  # of mean similarities and correlations
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 
+Kind = Literal["good", "legible"]  # by the papers' SSIM, or by the correlation of edges as audits grade images
+LEGIBLE = (
+    "legible: correlation of edges above 0.6 and above the mean plus 3.09 standard deviations of unseen digits, "
+    "because noise on a black background keeps SSIM below 0.4 even for the digits that the authors published"
+)
 Verdict = Literal["agrees", "differs", "too close to call"]
 _SAID: dict[Verdict, str] = {"agrees": "agree", "differs": "differ", "too close to call": "too close to call"}
 
@@ -142,12 +149,14 @@ def leaks(audit: Audit, what: str, paper: str) -> Claim:
     )
 
 
-def come_back(audit: Audit, what: str, paper: str) -> Claim:
+def come_back(audit: Audit, what: str, paper: str, kind: Kind = "good") -> Claim:
     """Images, not only a signal."""
-    return _if_trained(audit, come_back_counts(what, paper, *_numbers(audit)))
+    return _if_trained(audit, come_back_counts(what, paper, *_numbers(audit, kind), kind))
 
 
-def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
+def come_back_counts(
+    what: str, paper: str, good: int, n: int, unseen: int, recovered: int, kind: Kind = "good"
+) -> Claim:
     """More samples are good than by chance, and most of them not by chance: unseen ones are the control."""
     p = float(fisher_exact([[good, n - good], [unseen, n - unseen]], alternative="greater")[1])
     clearly = p < CERTAIN and good >= TWICE * unseen
@@ -155,45 +164,67 @@ def come_back_counts(what: str, paper: str, good: int, n: int, unseen: int, reco
     return Claim(
         claim=what,
         paper=paper,
-        ours=_found(good, n, unseen, recovered),
-        rule=f"at least {TWICE} times as many good as on unseen, and more than by chance, p < {CERTAIN}",
+        ours=_found(good, n, unseen, recovered, kind),
+        rule=f"at least {TWICE} times as many {kind} as on unseen, and more than by chance, p < {CERTAIN}"
+        + _meaning(kind),
         verdict=verdict,
         by=f"p = {p:.2g}",
     )
 
 
-def dozens(audit: Audit, what: str, paper: str) -> Claim:
+def dozens(audit: Audit, what: str, paper: str, kind: Kind = "good") -> Claim:
     """A share of the samples that is dozens of 500."""
-    return _if_trained(audit, dozens_counts(what, paper, *_numbers(audit)))
+    return _if_trained(audit, dozens_counts(what, paper, *_numbers(audit, kind), kind))
 
 
-def dozens_counts(what: str, paper: str, good: int, n: int, unseen: int, recovered: int) -> Claim:
+def dozens_counts(
+    what: str, paper: str, good: int, n: int, unseen: int, recovered: int, kind: Kind = "good"
+) -> Claim:
     bar = DOZENS * n
     margin = spread((good, n))
     return Claim(
         claim=what,
         paper=paper,
-        ours=_found(good, n, unseen, recovered),
-        rule=f"good beyond those on unseen: as 24 of 500 ({bar:.1f}) ± {margin:.1f}",
+        ours=_found(good, n, unseen, recovered, kind),
+        rule=f"{kind} beyond those on unseen: as 24 of 500 ({bar:.1f}) ± {margin:.1f}" + _meaning(kind),
         verdict=judge(good - unseen, bar, margin),
         by=f"{good - unseen - bar:+.1f}",
     )
 
 
-def _numbers(audit: Audit) -> tuple[int, int, int, int]:
-    """What is good, of how many, of the unseen ones, and what was recovered."""
+def _numbers(audit: Audit, kind: Kind = "good") -> tuple[int, int, int, int]:
+    """What is good or legible, of how many, of the unseen ones, and what was recovered."""
     record = audit.record
-    return record.num_good, record.num_samples, record.num_good_unseen, record.num_recovered
+    good, unseen = record.num_good, record.num_good_unseen
+    if kind == "legible":
+        good, unseen = record.num_recognisable, record.num_recognisable_unseen
+    return good, record.num_samples, unseen, record.num_recovered
 
 
-def _found(good: int, n: int, unseen: int, recovered: int) -> str:
-    return f"{good} of {n} good, {unseen} on unseen; {recovered} recovered"
+def _found(good: int, n: int, unseen: int, recovered: int, kind: Kind = "good") -> str:
+    return f"{good} of {n} {kind}, {unseen} on unseen; {recovered} recovered"
+
+
+def _meaning(kind: Kind) -> str:
+    """*Good* is explained once, on the page of all claims."""
+    return f" ({LEGIBLE})" if kind == "legible" else ""
+
+
+def ssims(audit: Audit) -> tuple[Tensor, Tensor]:
+    """What the papers' figures show of the private and the unseen samples; vectors have another similarity."""
+    name = "ssim" if "ssim" in audit.arrays else "similarity"
+    return audit.arrays[name], audit.arrays[f"unseen_{name}"]
+
+
+def ssim_threshold(audit: Audit) -> float:
+    """The SSIM that a share `fpr` of the unseen samples exceeds."""
+    return calibrate(ssims(audit)[1], audit.record.fpr)
 
 
 def on_margin(audit: Audit, what: str) -> Claim:
-    """Rank correlation of the similarity with −|output − margin|; the margin is the smallest |output|."""
+    """Rank correlation of SSIM with −|output − margin|; the margin is the smallest |output|."""
     size = audit.arrays["output"].abs()
-    correlation, p = spearmanr(audit.arrays["similarity"], -(size - size.min()))
+    correlation, p = spearmanr(ssims(audit)[0], -(size - size.min()))
     return _if_trained(audit, on_margin_of(what, float(correlation), float(p)))
 
 
@@ -247,7 +278,7 @@ def spread(*counts: tuple[float, int]) -> float:
 
 
 def mean_similarity(audit: Audit) -> float:
-    return float(audit.arrays["similarity"].mean())
+    return float(ssims(audit)[0].mean())
 
 
 def harder(sizes: Sequence[int], good: Sequence[int]) -> Claim:

@@ -21,6 +21,7 @@ from unfit.auditor.audit import Audit
 from unfit.auditor.match import GOOD
 from unfit.auditor.report.plots import pairs, shrink
 from unfit.base.pictures import stretch, tiles
+from unfit.lab.reproduce.claims import ssim_threshold, ssims
 
 COLOURS = ("#1971c2", "#d9480f")  # of the two classes; of several only their margin is shown, in the first
 ATTACK_COLOURS = {"auto": "#1971c2", "unmix": "#2b8a3e", "fast": "#d9480f", "paper": "#868e96"}
@@ -117,7 +118,7 @@ def scatter(panels: Sequence[tuple[str, Audit]], columns: int = 4, share_x: bool
     for axes, (title, audit) in zip(places, panels, strict=False):
         points(axes, audit)
         axes.set_title(title)
-    places[0].set_ylim(min(0.0, *(float(audit.arrays["similarity"].min()) for _, audit in panels)), 1)
+    places[0].set_ylim(min(0.0, *(float(ssims(audit)[0].min()) for _, audit in panels)), 1)
     for axes in places[len(panels) - columns : len(panels)]:  # the last of its column, whatever row that is
         axes.xaxis.set_tick_params(labelbottom=True)
         axes.set_xlabel("output")
@@ -129,13 +130,13 @@ def scatter(panels: Sequence[tuple[str, Audit]], columns: int = 4, share_x: bool
 
 def points(axes: Axes, audit: Audit) -> None:
     labels = np.array([sample.label for sample in audit.record.samples])
-    output, similarity = (audit.arrays[name].numpy() for name in ("output", "similarity"))
+    output, similarity = (values.numpy() for values in (audit.arrays["output"], ssims(audit)[0]))
     two = len(audit.record.class_names) == 2
     for label in range(2 if two else 1):
         which = labels == label if two else np.full(len(labels), True)
         axes.plot(output[which], similarity[which], ".", ms=4.5, mew=0, color=COLOURS[label], alpha=0.7)
     axes.axhline(GOOD, color=GREY, lw=0.8)
-    axes.axhline(audit.record.threshold, color=GREY, lw=0.8, ls="--")
+    axes.axhline(ssim_threshold(audit), color=GREY, lw=0.8, ls="--")
     axes.set_ylim(min(0.0, float(similarity.min())), 1)
 
 
@@ -151,7 +152,7 @@ def explain(figure: Figure, audits: Sequence[Audit]) -> None:
         for name, colour in zip(names, COLOURS, strict=False)
     ]
     good = Line2D([], [], color=GREY, lw=0.8, label=f"good: {GOOD}")
-    recovered = Line2D([], [], color=GREY, lw=0.8, ls="--", label="recovered: 1% of unseen pass")
+    recovered = Line2D([], [], color=GREY, lw=0.8, ls="--", label="1% of unseen pass")
     figure.legend(handles=[*dots, good, recovered], loc="outside lower center", ncols=4)
 
 
@@ -194,7 +195,7 @@ def thresholds(audits: Mapping[str, Audit], columns: int = 20) -> Figure:
     for axes in places[3::2]:
         axes.sharey(places[1])
     for (name, audit), top, bottom in zip(audits.items(), places[::2], places[1::2], strict=True):
-        similarity = audit.arrays["similarity"]
+        similarity, unseen = ssims(audit)
         order = similarity.argsort(descending=True)[: max(columns, len(similarity) // 2)]
         chosen = order[np.linspace(0, len(order) - 1, min(columns, len(order))).round().astype(int)]
         images = [tiles(audit.arrays[key][chosen], len(chosen), 1)[0] for key in ("reconstruction", "original")]
@@ -204,13 +205,10 @@ def thresholds(audits: Mapping[str, Audit], columns: int = 20) -> Figure:
             colour = COLOURS[0] if value > GOOD else RED
             top.text((i + 0.5) * side, -1, f"{value:.2f}", ha="center", va="bottom", color=colour)
         steps = np.linspace(0, 1, 41).tolist()
-        for key, words, colour in (
-            ("similarity", "members", COLOURS[0]),
-            ("unseen_similarity", "unseen", "#adb5bd"),
-        ):
-            bottom.hist(audit.arrays[key].numpy(), steps, alpha=0.7, color=colour, label=words)
+        for values, words, colour in ((similarity, "members", COLOURS[0]), (unseen, "unseen", "#adb5bd")):
+            bottom.hist(values.numpy(), steps, alpha=0.7, color=colour, label=words)
         bottom.axvline(GOOD, color=DARK, lw=1, label="0.4, the paper's threshold")
-        bottom.axvline(audit.record.threshold, color=DARK, lw=1, ls="--", label="ours: 1% of unseen pass")
+        bottom.axvline(ssim_threshold(audit), color=DARK, lw=1, ls="--", label="ours: 1% of unseen pass")
         bottom.set(xlabel="SSIM", ylabel="samples", xlim=(0, 1))
         bottom.legend()
     return figure
