@@ -12,16 +12,18 @@ from torch.nn import functional as F  # noqa: N812
 
 from unfit.attacker.decay import read_decay
 from unfit.attacker.features import Features, read_features
-from unfit.attacker.span import Span, live, read_span, visible_num_samples, visible_rank
+from unfit.attacker.span import AFTER_CLIFF, Span, live, read_span, visible_num_samples, visible_rank
 from unfit.attacker.stationarity import Layers, Opaque, Stack
 from unfit.base.errors import UnfitError
 from unfit.base.nets import device, layers_of
+from unfit.base.normal import kept_neurons, restricted
 from unfit.base.target import Target
 
 TYPICAL_STD = 0.25  # of a centred image
 # Components have no scale. The protocol adds the mean image before it compares, and the mean face alone resembles
 # many faces. A standard deviation well above that of centred images (0.1 to 0.3) keeps it from doing so.
 CANDIDATE_STD = 1.0
+EVEN = 0.6  # of the largest change, the median: 0.5 for equal inputs and uniform outgoing weights; Adam 0.63 to 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,9 @@ class Mixtures:
     limits: tuple[float, float] | None  # of each value of a map
     start: Layers | None = None  # the base's dense layers, if there is a base
     decay: float = 1.0  # what weight decay left of the base: `weight` is W − decay · W₀
-    found: list[Mixtures] = field(default_factory=list)  # the change since a start that an attack has found
+    found: list[Mixtures] = field(default_factory=list)  # the change since a start that an attack has found …
+    told: dict[str, Any] = field(default_factory=dict)  # … and what it recorded of its search
+    as_is: Mixtures | None = None  # of a normal form: the layer with all its neurons, which is attacked first
 
     @property
     def stack(self) -> Stack:
@@ -81,6 +85,30 @@ class Mixtures:
         return num
 
     @cached_property
+    def estimated_num_samples(self) -> int | None:
+        """The same where it is known that each sample entered the layer as one vector all through training.
+
+        Behind layers that were trained too, and behind dropout, each step adds directions of its own. Steps that
+        Adam scales for each weight are no sums over samples at all; moments are.
+        """
+        adaptive = self.target.has_adaptive_steps or is_even(self.weight)
+        return self.num_samples if self.has_fixed_inputs and (self.is_moment or not adaptive) else None
+
+    @cached_property
+    def has_fixed_inputs(self) -> bool:
+        """Whether nothing in front of the layer changed in training; without a base that is not known."""
+        if self.conv is not None:
+            return self.base is not None and not self.is_moment and _same_convolution(self.target, self.base)
+        whole = self.target.whole
+        if whole is None or not whole.has_prefix:
+            return True
+        if whole.has_dropout:
+            return False
+        if self.base is None or self.base.whole is None or self.base.whole is whole:
+            return not self.target.has_parameters_in_front
+        return whole.moved_since(self.base.whole) <= AFTER_CLIFF
+
+    @cached_property
     def features(self) -> Features | None:
         """What the second layer says about pictures; None without a start, or where it says too little."""
         start, n = self.start_stack, self.num_samples
@@ -108,7 +136,7 @@ class Mixtures:
             "spectrum": self.span.values.tolist(),
             "noise_edge": self.span.edge,
             "rank": self.span.rank,
-            "estimated_num_samples": self.num_samples,
+            "estimated_num_samples": self.estimated_num_samples,
         }
 
     def inputs(self, maps: Tensor) -> Tensor:
@@ -151,6 +179,21 @@ def read_moments(target: Target) -> Mixtures:
     return replace(own, base=target, weight=weight, bias=bias, start=[own.gates, *own.later])
 
 
+def change_of_form(mixtures: Mixtures) -> Mixtures | None:
+    """Of a normal form: the change since the initial weights that an attack has found for all its neurons.
+
+    None if none were found, or if the form does more than leave neurons out. Generators fill whole layers, so the
+    neurons of the form alone do not show the seed.
+    """
+    whole = mixtures.as_is
+    if whole is None or not whole.found or (base := whole.found[0].base) is None:
+        return None
+    kept = kept_neurons(mixtures.target, whole.target)
+    if kept is None:
+        return None
+    return read_mixtures(mixtures.target, replace(mixtures.target, weights=restricted(base.weights, kept)))
+
+
 def check_base(mixtures: Mixtures) -> None:
     """Refuse a base that training did not start from: subtracting it must leave less noise than there was."""
     if mixtures.start is None or mixtures.is_moment or mixtures.span.ends:
@@ -161,6 +204,22 @@ def check_base(mixtures: Mixtures) -> None:
             f"the `base` does not fit: the first layer less that of the base has more noise ({left:.2g}) than the "
             f"layer itself ({before:.2g}), so training did not start there; give the right base, or none"
         )
+
+
+def is_even(change: Tensor) -> bool:
+    """Whether most weights that changed did so by nearly as much as any: the first steps of Adam are all equal.
+
+    Products of what neurons and inputs have are not, even if all inputs are equal: see `EVEN`.
+    """
+    sizes = change.abs().flatten()
+    sizes = sizes[sizes > AFTER_CLIFF * sizes.max()]
+    return len(sizes) > 0 and bool(sizes.median() > EVEN * sizes.max())
+
+
+def _same_convolution(target: Target, base: Target) -> bool:
+    return all(
+        torch.equal(target.weights[name], base.weights[name]) for name in target.weights if "layer1" in name
+    )
 
 
 def _stack(layers: Layers, target: Target) -> Stack:

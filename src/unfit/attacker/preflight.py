@@ -141,7 +141,7 @@ def preflight(
         mixtures.span.values.tolist(),
         mixtures.span.edge,
         mixtures.span.rank,
-        mixtures.num_samples,
+        mixtures.estimated_num_samples,
     )
 
 
@@ -281,21 +281,21 @@ def _on_room(mixtures: Mixtures) -> str:
         return words
     p, size = architecture.num_parameters, math.prod(architecture.input_shape)
     words += f"; kkt has p = {p:,} equations for n·d unknowns (H22, Sec. 3.2)"
-    if mixtures.num_samples is None:
+    if mixtures.estimated_num_samples is None:
         return f"{words}, more than unknowns up to n = {p // size:,}"
-    return f"{words}: p/(d·n) = {p / (size * mixtures.num_samples):.2g}"
+    return f"{words}: p/(d·n) = {p / (size * mixtures.estimated_num_samples):.2g}"
 
 
 def _on_samples(mixtures: Mixtures) -> str:
-    if mixtures.num_samples is not None:
+    if mixtures.estimated_num_samples is not None:
         return (
-            f"rank {mixtures.num_samples}: as many training samples, if they are linearly independent, all "
-            "were new to the net, and plain gradient steps made it; a merged adapter can look the same"
+            f"rank {mixtures.estimated_num_samples}: as many training samples, if they are linearly independent, "
+            "all were new to the net, and plain gradient steps made it; a merged adapter can look the same"
         )
     if mixtures.span.ends:
         return (
             f"rank {mixtures.span.rank}; an update of low rank such as a merged adapter looks like this, "
-            "or more samples than inputs: the number of samples is not visible"
+            f"{_other_ranks(mixtures)}: the number of samples is not visible"
         )
     if mixtures.span.rank < 2:
         return "number of samples: not visible; the noise of the start hides everything"
@@ -303,6 +303,13 @@ def _on_samples(mixtures: Mixtures) -> str:
         f"number of samples: not visible; {mixtures.span.rank} directions stand above the noise, so about as "
         "many samples can be unmixed"
     )
+
+
+def _other_ranks(mixtures: Mixtures) -> str:
+    """What else makes a change of such a rank."""
+    if not mixtures.has_fixed_inputs:
+        return "or a few steps with trained layers or dropout in front, each of which adds directions of its own"
+    return "or more samples than inputs or neurons that fire, or Adam"
 
 
 def _on_few_inputs(mixtures: Mixtures) -> str | None:
@@ -373,8 +380,10 @@ def _on_balance(layers: list[Layer]) -> str | None:
 
 def _on_optimiser(mixtures: Mixtures) -> str:
     """Adam scales the step of each weight, so its updates are not sums of inputs. Does that show?"""
-    if mixtures.start is not None and mixtures.span.ends:
+    if mixtures.estimated_num_samples is not None and mixtures.start is not None:
         return "optimiser: plain gradient steps (GD, SGD, momentum), because the spectrum of the change ends"
+    if mixtures.start is not None and mixtures.span.ends:
+        return "optimiser: not visible; plain gradient steps and Adam can both give a change of this rank"
     if mixtures.start is not None:
         return (
             "optimiser: not plain gradient steps from this base alone; Adam, weight decay, another start, "

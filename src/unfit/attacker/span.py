@@ -20,6 +20,7 @@ SLOW_SVD = 1_000_000  # values in a matrix: from here on an SVD takes seconds
 LAST = 0.1  # of the singular values: a cliff among them is not believed, for the last ones fall by chance
 AFTER_CLIFF = 1e-5  # of the largest value: rounding errors lie lower, what remains of a random start higher
 LEAST_EDGE = 1e-6  # of the largest value: below are only the rounding errors of training in float32
+SOME = 64  # rows at a time that are looked through for equal ones
 AT_ONCE = 8192  # columns of a large matrix that are taken to float64 together
 GRID = 20_001  # points of the Marchenko–Pastur law: its quantiles to four digits
 SQUARE_ROUNDING = 1e-15  # of the largest eigenvalue of a Gram matrix, in float64
@@ -64,16 +65,48 @@ def visible_num_samples(span: Span, weight: Tensor, bias: Tensor | None) -> int 
     """The number of samples where the spectrum shows it, else None: the rank of [W1 | b1] = Σ α_i [x_i; 1]ᵀ.
 
     It is their number if they are linearly independent and plain gradient steps made W1. It is not where the rank
-    is as large as the number of inputs, or where the bias is zero, which any sample would have moved. Centred
-    inputs sum to zero, so without a bias column the rank is one less than their number.
+    is as large as the matrix allows, or where the bias is zero, which any sample would have moved. Centred inputs
+    sum to zero, so without a bias column the rank is one less than their number.
     """
     if not span.ends or span.rank >= live(weight).shape[1]:
         return None
     if bias is None:
-        return span.rank + 1
+        return None if is_full(weight, span.rank) else span.rank + 1
     if not bias.any():
         return None  # an update of the weight alone, as adapters make it
-    return visible_rank(torch.cat([weight, bias[:, None]], 1)) or None
+    rows = torch.cat([weight, bias[:, None]], 1)
+    rank = visible_rank(rows)
+    return rank if rank and not is_full(rows, rank) else None
+
+
+def is_full(matrix: Tensor, rank: int) -> bool:
+    """Whether the rank is as large as the rows or columns allow, so that it says nothing about what made them.
+
+    Whatever the steps are, neurons that never fire stay as they are. Those that fire for one sample alone get
+    multiples of one row, and inputs that are alike in all samples get columns that are equal but for the sign.
+    Plain steps keep ranks below that. The rank of Adam's steps has no other limit.
+    """
+    zero = AFTER_CLIFF * float(matrix.double().norm())
+    return num_distinct(matrix, zero, rank, True) <= rank or num_distinct(matrix.T, zero, rank, False) <= rank
+
+
+def num_distinct(rows: Tensor, zero: float, most: int, scaled: bool) -> int:
+    """How many rows are further than `zero` from zero and, but for the sign, from all larger ones.
+
+    `scaled`: from all multiples of those. Once there are more than `most`, no others are counted.
+    """
+    sizes = rows.norm(dim=1)
+    rows = rows[sizes.argsort(descending=True)[: int((sizes > zero).sum())]]
+    known = rows[:0].double()
+    for part in rows.split(most + SOME):
+        both = torch.cat([known, part.double()])
+        squares, products = both.square().sum(1), (both @ both.T).abs()
+        nearest = products / squares if scaled else torch.ones_like(products)  # multiple of each column's row
+        apart = squares[:, None] - 2 * nearest * products + nearest.square() * squares
+        known = both[~((apart <= zero**2).tril(-1).any(1))]
+        if len(known) > most:
+            break
+    return len(known)
 
 
 def visible_rank(matrix: Tensor) -> int:

@@ -58,6 +58,7 @@ class Case:
     inputs: str = "as given"  # how the model is taken to have seen the samples
     form: Target | None = None  # what is attacked in place of the target: its normal form
     by_moments: bool = False  # whether the optimiser's moments are attacked in place of the weights
+    as_is: Mixtures | None = None  # of a case with a `form`: what is attacked of the target itself, before it
     originals: tuple[Samples, Samples] | None = None  # where both sets are features: what they were made of
 
     @property
@@ -68,7 +69,8 @@ class Case:
     @cached_property
     def mixtures(self) -> Mixtures:
         """What the attacks work on, read once for all of them."""
-        return read_moments(self.target) if self.by_moments else read_mixtures(self.attacked, self.base)
+        found = read_moments(self.target) if self.by_moments else read_mixtures(self.attacked, self.base)
+        return replace(found, as_is=self.as_is)
 
     @property
     def attacked(self) -> Target:
@@ -92,7 +94,7 @@ class Case:
             return [self]
         x = torch.cat([each.centred(self.mean).x for each in (self.private, self.unseen)])
         form = normal_form(self.target, x)
-        return [self] if form is self.target else [self, replace(self, form=form)]
+        return [self] if form is self.target else [self, replace(self, form=form, as_is=self.mixtures)]
 
     @cached_property
     def mean(self) -> Tensor:

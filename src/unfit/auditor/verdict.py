@@ -231,12 +231,14 @@ def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Poli
         return []
     doubts, crowd = [], max(found.num_samples, effort.rank)  # each direction is a sample's, of these or of others
     if crowd > effort.capacity:
-        words = f"this attack can separate about {effort.capacity} samples, but these weights hold about {crowd}"
+        what = "samples" if crowd == found.num_samples else "directions"  # which need not be as many samples
+        words = f"this attack can separate about {effort.capacity} samples, but these weights hold {crowd} {what}"
         doubts.append(Doubt(words, TRUST_THE_SIGNAL if effort.base_given else KNOW_THE_START))
     if effort.estimated is not None and effort.estimated > FAR_MORE * found.num_samples:
         words = (
-            f"the weights hold about {effort.estimated} samples, and {found.num_samples} were given: give all or, "
-            "if the model was trained in stages, the weights before the last one as its base"
+            f"the weights changed in {effort.estimated} directions, and plain training on {found.num_samples} "
+            "samples changes no more than one for each: give all samples or, if the model was trained in stages, "
+            "the weights before the last one as its base"
         )
         doubts.append(Doubt(words, ALL_SAMPLES))
     if sight.signal_p_value < NEARLY:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from unfit.base.target import Target
+from unfit.base.target import Target, Weights
 
 Layers = list[tuple[Tensor, Tensor | None]]
 
@@ -40,6 +40,33 @@ def normal_form(target: Target, x: Tensor) -> Target:
     biases = tuple(bias is not None for _, bias in after)
     changed = replace(architecture, hidden=hidden, biases=biases)
     return replace(target, architecture=changed, weights=_weights(after))
+
+
+def kept_neurons(form: Target, target: Target) -> list[int] | None:
+    """Which neurons of the first layer a normal form kept; None if it did more than leave some out.
+
+    Where it only left some out, these rows of any weights of the target, initial ones too, belong to the form.
+    """
+    places = {row: i for i, row in enumerate(_rows(target))}
+    found = [places.get(row) for row in _rows(form)]
+    kept = [i for i in found if i is not None]
+    if len(kept) < len(found) or form.weights.keys() != target.weights.keys():
+        return None
+    same = restricted(target.weights, kept)
+    return kept if all(torch.equal(same[name], value) for name, value in form.weights.items()) else None
+
+
+def restricted(weights: Weights, kept: list[int]) -> Weights:
+    """The weights of a plain net without the other neurons of its first layer."""
+    parts = {name: weights[name][kept] for name in ("layer1.weight", "layer1.bias") if name in weights}
+    return weights | parts | {"layer2.weight": weights["layer2.weight"][:, kept]}
+
+
+def _rows(target: Target) -> list[bytes]:
+    """Each neuron of the first layer, to be looked up."""
+    weight, bias = target.weights["layer1.weight"], target.weights.get("layer1.bias")
+    rows = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
+    return [row.tobytes() for row in rows.cpu().numpy()]
 
 
 def _normal(layers: Layers, x: Tensor) -> Layers:

@@ -22,6 +22,7 @@ from unfit.base.formats.tensors import natural
 from unfit.base.nets import MAX_LAYERS, MAX_PARAMETERS, Architecture, build
 from unfit.base.whole import Rest, Whole
 
+SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "acc_delta")  # of Adam and its relatives, RMSprop, Adadelta
 MAX_PADDING = 1000  # of a convolution: more pads any picture with more than itself
 
 
@@ -76,6 +77,22 @@ class Target:
     def has_prefix(self) -> bool:
         """Whether samples become something else before they enter the attacked part."""
         return self.whole is not None and self.whole.has_prefix
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has all neurons of the model around it: a normal form may lack some."""
+        return self.whole is None or self.whole.dense.weight.shape == self.weights["layer1.weight"].shape
+
+    @property
+    def has_parameters_in_front(self) -> bool:
+        """Whether the model has parameters besides those of the attacked part; they are taken to be in front."""
+        own = sum(value.numel() for value in self.weights.values())
+        return self.whole is not None and sum(each.numel() for each in self.whole.module.parameters()) > own
+
+    @property
+    def has_adaptive_steps(self) -> bool:
+        """Whether the file tells that its optimiser scaled the step of each weight by itself, as Adam does."""
+        return any(name in item.path for item in self.contents for name in SECOND_MOMENTS)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

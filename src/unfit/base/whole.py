@@ -12,9 +12,11 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 AT_ONCE = 256  # samples in one batch: the maps of a deep body take megabytes each
 HELD = 1e-5  # relative change of the outputs that is rounding
+NUM_PROBES = 16  # random samples that tell whether two prefixes do the same
 AFFINE = 1e-9  # relative difference, in double precision, from values that are scaled and moved one by one
 
 
@@ -60,6 +62,25 @@ class Whole:
         scale = one - shift
         fits = torch.allclose(scale * probe.flatten() + shift, at_probe, AFFINE, AFFINE)
         return (scale, shift) if fits and bool(scale.all()) else None
+
+    @cached_property
+    def has_dropout(self) -> bool:
+        """Whether dropout in front of the layer changes what enters it in each step of training."""
+        called: list[nn.Module] = []
+        leaves = [part for part in self.module.modules() if isinstance(part, _DropoutNd) and part.p > 0]
+        hooks = [leaf.register_forward_pre_hook(lambda leaf, inputs: called.append(leaf)) for leaf in leaves]
+        try:
+            self.features(torch.zeros(1, *self.input_shape))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return bool(called)
+
+    def moved_since(self, before: Whole) -> float:
+        """How far what enters the layer has moved, for random samples and relative to its size."""
+        x = torch.randn(NUM_PROBES, *self.input_shape, generator=torch.Generator().manual_seed(0))
+        now, then = self.features(x).double(), before.features(x).double()
+        return float((now - then).norm() / then.norm().clamp_min(torch.finfo().tiny))
 
     def call(self, x: Tensor) -> Tensor:
         """Samples to outputs (n, k)."""

@@ -17,7 +17,7 @@ from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import CONFIDENT, consensus, is_crowded, not_too_smooth
 from unfit.attacker.costs import check_budget
 from unfit.attacker.method import Method, Outlook, Prover, gather
-from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.mixtures import Mixtures, change_of_form
 from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.attacker.start.find import Forecast, forecast, search_start
 from unfit.attacker.start.twister import SEEDS
@@ -65,7 +65,11 @@ class Auto(Method):
         self, mixtures: Mixtures, progress: Report, shelf: Shelf
     ) -> tuple[Mixtures, Report, dict[str, Any]]:
         """The change since the start, if no base was given and the start is found; and what was tried for that."""
-        if mixtures.base is not None or not self.seeds or self._forecast(mixtures) is None:
+        if mixtures.base is not None or not self.seeds:
+            return mixtures, progress, {}
+        if (change := change_of_form(mixtures)) and mixtures.as_is is not None:
+            return _keep(mixtures, change, mixtures.as_is.told), progress, {"start": mixtures.as_is.told}
+        if self._forecast(mixtures) is None:
             return mixtures, progress, {}
         budget = SEARCH_SHARE * seconds_left()
         looking, attacking = within(progress, 0, SEARCH_SHARE), within(progress, SEARCH_SHARE, 1)
@@ -74,8 +78,7 @@ class Auto(Method):
             lambda: search_start(mixtures.target, seeds=self.seeds, far=False, budget=budget, progress=looking),
         )
         if search.start is not None and search.start.is_trained:
-            mixtures.found[:] = [search.start.change]
-            mixtures = search.start.change
+            mixtures = _keep(mixtures, search.start.change, search.facts())
         return mixtures, attacking, {"start": search.facts()}
 
     def _forecast(self, mixtures: Mixtures) -> Forecast | None:
@@ -128,6 +131,13 @@ class Auto(Method):
         peel, cone = Peel(seed=self.seed), Cone(seed=self.seed)
         first, second = (cone, peel) if len(mixtures.shape) == 1 else (peel, cone)
         return first, second, Unmix(seed=self.seed), FastKKT(seed=self.seed)
+
+
+def _keep(mixtures: Mixtures, change: Mixtures, told: dict[str, Any]) -> Mixtures:
+    """The change since the initial weights, noted for whoever asks what was attacked."""
+    mixtures.found[:] = [change]
+    mixtures.told.update(told)
+    return change
 
 
 def enough(mixtures: Mixtures) -> bool:

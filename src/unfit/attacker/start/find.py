@@ -185,7 +185,7 @@ def search_start(
     clues = find_clues(target, known)
     if not far:
         clues = [clue for clue in clues if clue.trace.is_early][:1]
-    if build is None and target.whole is not None and target.has_prefix:
+    if build is None and target.whole is not None and target.has_prefix and target.is_complete:
         in_order, likely = drawn_anew(target.whole), chosen[:LIKELY_FAR]
         search = search_start(target, in_order, seeds=likely, budget=budget, progress=progress)
         if search.start is not None:
