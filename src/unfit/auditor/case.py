@@ -41,6 +41,7 @@ from unfit.base.nets import margin, outputs
 from unfit.base.normal import normal_form
 from unfit.base.target import Target
 
+EQUAL = 1e-3  # relative difference of two numbers that only rounding tells apart
 MOST_COPIES = 0.1  # share of the unseen samples; more of them are no accident of the data
 
 
@@ -65,6 +66,20 @@ class Case:
     def given(self) -> tuple[Samples, Samples]:
         """Both sets as people know them."""
         return self.originals or (self.private, self.unseen)
+
+    @property
+    def is_evened(self) -> bool:
+        """Whether a scaler is all that comes before the attacked layer, and brings the columns to like sizes.
+
+        Samples as given then say no more than what enters the layer: their largest columns hide the others. A
+        scaler that makes columns less alike may have been added to hide samples, so it does not count.
+        """
+        if self.originals is None or self.private.is_image or self.target.split.scaling is None:
+            return False
+        seen, given = (
+            torch.cat([each.x for each in sets]) for sets in ((self.private, self.unseen), self.originals)
+        )
+        return num_even(seen) >= (1 - EQUAL) * num_even(given)
 
     @cached_property
     def mixtures(self) -> Mixtures:
@@ -151,6 +166,12 @@ def _hint(samples: Samples, shape: tuple[int, ...]) -> str:
     return f": is one column the label? Name it, as in csv:FILE:{names[-1] if names else 'COLUMN'}"
 
 
+def num_even(x: Tensor) -> float:
+    """How many columns of (n, d) vary about equally: (Σ v)² / Σ v² of their variances v, from 1 to d."""
+    variance = x.double().var(0)
+    return float(variance.sum().square() / variance.square().sum().clamp_min(1e-300))
+
+
 def without_copies(private: Samples, unseen: Samples) -> tuple[Samples, int]:
     """The unseen samples that are not (nearly) private ones, and how many are: those would hide a leak.
 
@@ -215,13 +236,23 @@ def case_with(
 
 
 def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
-    """What enters the attacked layer for each sample; where that is a picture still, in [0, 1] as pictures are."""
-    mean = private.mean
+    """What enters the attacked layer for each sample; where that is a picture still, in [0, 1] as pictures are.
+
+    Where a scaler is all that comes before the layer, these are the samples themselves, in the model's units: a
+    pipeline is compared by the same measure as its last step with scaled samples.
+    """
+    mean, entering, is_scaled = private.mean, target.split.features, target.split.scaling is not None
     first, second = (
-        replace(each, x=target.split.features(each.centred(mean).x), shift=0.0, scale=1.0, are_features=True)
+        replace(
+            each,
+            x=entering(each.centred(mean).x),
+            shift=0.0,
+            scale=1.0,
+            are_features=not is_scaled,
+            feature_names=each.feature_names if is_scaled else None,
+        )
         for each in (private, unseen)
     )
-    first, second = (replace(each, feature_names=None) for each in (first, second))  # those were the samples'
     return in_unit_range(first, second)
 
 

@@ -6,19 +6,19 @@ out, and the one under which the model gets its training samples right is named.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unfit.auditor.case import Case
+from unfit.auditor.forms import Form, forms, layouts, order_of, order_words, reorder
 from unfit.auditor.oracle import maps_of, p_more, react
 from unfit.auditor.preprocessing import AS_IS, CENTRED
 from unfit.auditor.samples import Samples, Truth
-from unfit.base.errors import listed
 from unfit.base.files import Strict
 from unfit.base.nets import margin, outputs
 
@@ -27,11 +27,12 @@ WORSE_LEVEL, WORSE_BY = (
     0.001,
     0.05,
 )  # private samples are worse than unseen ones beyond both: a false stop must be rare
-BETTER_LEVEL = 0.001  # another form is better only beyond this; its choice rests on some of the same samples
-NUM_CHOOSING, NUM_JUDGING = 100, 500  # samples by which the best form is chosen, and by which it is judged
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation of its channels
+BETTER_LEVEL = 0.001 / 2  # another form is better only beyond this; two are judged, by accuracy and by margins
+NUM_CHOOSING, NUM_JUDGING = 100, 500  # samples by which the best form is chosen, others by which it is judged
+NUM_RANDOM = 19, 999  # models with shuffled weights that a model is compared with, at least and at most, within …
+OPERATIONS, OPERATIONS_OF_A_RUN = 4e10, 5e6  # … seconds; the latter is what a run costs besides its products
+CLOSEST = 0.005  # of an error to 0 and 1: half a sample of NUM_CHOOSING
 THRESHOLDS = (0.0, 0.5)  # of a single output: a logit's, and that of a regression on 0 and 1
-MOST_COLUMNS = 12  # whose means and deviations are written out
 CAUSES = (
     "likely causes: pictures with channels last or flattened in another order, inputs not normalised as in "
     "training, labels in another order, or another data set"
@@ -90,11 +91,11 @@ def check_fit(case: Case) -> Fitting:
         )
     else:
         doubt = ""
-    cause = find_cause(case, bool(doubt))
+    cause = find_cause(case)
     if cause and not doubt:
         doubt = f"the model {score.replace(' ', ' only ', 1)}"
-    if not doubt and truth == "classes" and (layout := find_layout(case)) and not changed_by(case):
-        doubt, cause = f"the model {score}, but was trained on another form", layout
+    if not cause and truth == "classes" and (layout := find_layout(case)) and (doubt or not changed_by(case)):
+        doubt, cause = doubt or f"the model {score}, but was trained on another form", layout
     reasons = [doubt] * bool(doubt) + [CAUSES] * (guesses and not cause)
     return _fitting(truth, errors, unseen_errors, (chance, p_value), reasons, cause)
 
@@ -255,225 +256,169 @@ def p_worse(errors: Tensor, unseen_errors: Tensor) -> float:
     return float(mannwhitneyu(errors.numpy(), unseen_errors.numpy(), alternative="greater").pvalue)
 
 
-# Other forms of the data --------------------------------------------------------------------------------------
+# Another form of the data ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Form:
-    """Another form of the inputs. `what` goes on from “with”, `how` and the `options` of a request from “pass”."""
+def find_cause(case: Case) -> str | None:
+    """The form of inputs or labels under which the model does far better on the private samples, in words.
 
-    what: str
-    how: str
-    change: Callable[[Tensor], Tensor]
-    scaled: bool = False
-    options: str = ""
-
-
-def find_cause(case: Case, doubtful: bool) -> str | None:
-    """The form of inputs or labels under which the model does far better on the private samples, in words."""
-    net, truth = case.target.net(), case.private.truth
-    order = torch.randperm(len(case.private), generator=torch.Generator().manual_seed(0))
-    some = case.private.at(order[:NUM_JUDGING])
-    seen = Form("", "", lambda x: (x - case.mean) * case.private.scale)
-
-    def errors(form: Form, judged: Samples) -> Tensor:
-        phi = outputs(net, form.change(judged.x))
-        return rule_of(phi, judged)(phi, judged)
-
-    before = errors(seen, some)
-    if not is_better(torch.zeros_like(before), before, doubtful):  # too few errors for anything to be better
+    It is chosen by one half of the samples and judged by the other, so it has to convince only once however many
+    forms were tried. Last, it must be this model that does better: where classes lie far apart, some form makes
+    any random weights tell them apart, and of a model that learnt nothing there is nothing to advise.
+    """
+    net, truth, seen = case.target.net(), case.private.truth, Form("", "", lambda x: _seen(case, x))
+    choosing, judging = halves(case.private)
+    before = errors_of(net, seen, choosing, judging)
+    if not is_better(torch.zeros_like(before), before):  # too few errors for anything to be better
         return None
-    tried = forms(case, seen)
-    few = some.at(torch.arange(min(NUM_CHOOSING, len(some))))
-    sums = [float(errors(form, few).sum()) for form in tried]
+    tried = forms(case.private, seen)
+    sums = [float(errors_of(net, form, choosing, choosing).sum()) for form in tried]
     best, *equal = [form for form, total in zip(tried, sums, strict=True) if total == min(sums)]
-    after = errors(best, some)
-    if truth == "classes":
-        order, wrong = _relabelled(net, seen, some)
-        if wrong.sum() <= after.sum():
-            words = f"with the labels {_order_words(order)} the model {score_words(wrong, truth)}"
-            return words if is_better(wrong, before, doubtful) else None
-    if not is_better(after, before, doubtful):
+    is_order = truth == "classes" and float(_relabelled(net, seen, choosing).sum()) <= min(sums)
+    if is_order:
+        after, p_value = _in_order(net, seen, choosing, judging)
+    else:
+        after = errors_of(net, best, choosing, judging)
+        p_value = guessing(outputs(net, best.change(judging.x)), judging)[1]
+    some, few = (case.private.at(_shuffled(len(case.private))[:num]) for num in (NUM_JUDGING, NUM_CHOOSING))
+    if p_value >= BETTER_LEVEL or not is_better(after, before):
         return None
+    if is_usual(lambda each: _fewest(each, seen, tried, few), net, len(tried)):
+        return None
+    if is_order:
+        words = order_words(order_of(_answers(net, seen, some), some.y, some.num_classes))
+        return f"with the labels {words} the model {score_words(_relabelled(net, seen, some), truth)}"
     several = best.scaled and any(form.scaled for form in equal)
     also = "; other scales do as well: take the one it was trained with" if several else ""
     how = best.options if case.source and case.inputs in (AS_IS, CENTRED) and best.options else best.how
-    return f"with {best.what} the model {score_words(after, truth)}: pass {how}{also}"
-
-
-def _relabelled(net: nn.Module, seen: Form, samples: Samples) -> tuple[Tensor, Tensor]:
-    """The order of the labels that fits most samples, and which are wrong then."""
-    phi = outputs(net, seen.change(samples.x))
-    predicted = classes_of(phi, best_threshold(phi, samples.y))
-    order, right = reorder(predicted, samples.y, samples.num_classes)
-    return order, (~right).float()
+    return f"with {best.what} the model {score_words(errors_of(net, best, some, some), truth)}: pass {how}{also}"
 
 
 def find_layout(case: Case) -> str | None:
     """Another order of the values under which most samples have a larger margin and as many are right, in words.
 
-    Accuracy alone misses a wrong layout where the classes are told apart by what the layout keeps. Orders keep the
-    size of the inputs, so margins can be compared; by the right one a model is surer of most of its samples.
+    Accuracy alone misses a wrong layout where the classes are told apart by what the layout keeps, and where there
+    are few samples. Orders keep the size of the inputs, so margins can be compared; by the right one a model is
+    surer of most of its samples. As above, one half chooses, the other judges, and random weights must not do as
+    well.
     """
-    from scipy.stats import binom
+    net, tried = case.target.net(), layouts(case.private.shape)
+    if not tried:
+        return None
+    choosing, judging = halves(case.private.centred(case.mean))
+    best = max(tried, key=lambda layout: surer(net, layout, choosing)[0])
+    num, as_right = surer(net, best, judging)
+    few = case.private.centred(case.mean).at(_shuffled(len(case.private))[:NUM_CHOOSING])
+    useful = guessing(outputs(net, best.change(judging.x)), judging)[1] < BETTER_LEVEL
+    if not (as_right and useful) or p_sign(num, len(judging)) >= BETTER_LEVEL:
+        return None
+    if is_usual(
+        lambda each: 1 - max(surer(each, layout, few)[0] for layout in tried) / len(few), net, 2 * len(tried)
+    ):
+        return None
+    return f"with {best.what} the model is surer of {num} of {len(judging)} private samples: pass {best.how}"
 
-    net, y = case.target.net(), case.private.y[:NUM_JUDGING]
-    x = case.private.centred(case.mean).x[:NUM_JUDGING]
-    own = margin(outputs(net, x), y)
-    for layout in _layouts(case.private.shape):
-        other = margin(outputs(net, layout.change(x)), y)
-        num = int((other > own).sum())
-        as_right = int((other > 0).sum()) >= int((own > 0).sum())
-        if as_right and float(binom.sf(num - 1, len(y), 0.5)) < BETTER_LEVEL:
-            return f"with {layout.what} the model is surer of {num} of {len(y)} private samples: pass {layout.how}"
-    return None
+
+def halves(samples: Samples) -> tuple[Samples, Samples]:
+    """One to choose a form by, one to judge it by; of small sets as many in each."""
+    order, num = _shuffled(len(samples)), min(NUM_CHOOSING, len(samples) // 2)
+    return samples.at(order[:num]), samples.at(order[num : num + NUM_JUDGING])
 
 
-def is_better(errors: Tensor, before: Tensor, doubtful: bool) -> bool:
-    """Chance would hardly turn as many answers for the better (sign test).
+def _shuffled(n: int) -> Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
-    Unless the form is doubtful already, half of the errors must be gone as well.
-    """
-    from scipy.stats import binom
 
+def _seen(case: Case, x: Tensor) -> Tensor:
+    return (x - case.mean) * case.private.scale
+
+
+def errors_of(net: nn.Module, form: Form, fitted: Samples, judged: Samples) -> Tensor:
+    """The errors of samples in this form, with outputs read as does other samples most justice."""
+    rule = rule_of(outputs(net, form.change(fitted.x)), fitted)
+    return rule(outputs(net, form.change(judged.x)), judged)
+
+
+def _answers(net: nn.Module, seen: Form, samples: Samples) -> Tensor:
+    phi = outputs(net, seen.change(samples.x))
+    return classes_of(phi, best_threshold(phi, samples.y))
+
+
+def _relabelled(net: nn.Module, seen: Form, samples: Samples) -> Tensor:
+    """Which samples are wrong with the labels in the order that fits most."""
+    return (~reorder(_answers(net, seen, samples), samples.y, samples.num_classes)).float()
+
+
+def _in_order(net: nn.Module, seen: Form, fitted: Samples, judged: Samples) -> tuple[Tensor, float]:
+    """Which samples are wrong with the labels in the order that fits most of the others; the p-value of that."""
+    order = order_of(_answers(net, seen, fitted), fitted.y, fitted.num_classes)
+    answers = order[_answers(net, seen, judged)]
+    return (answers != judged.y).float(), agreement(answers, judged.y)[1]
+
+
+def surer(net: nn.Module, layout: Form, samples: Samples) -> tuple[int, bool]:
+    """Of how many samples the model is surer in this layout, and whether it gets as many right."""
+    own, other = (margin(outputs(net, x), samples.y) for x in (samples.x, layout.change(samples.x)))
+    return int((other > own).sum()), int((other > 0).sum()) >= int((own > 0).sum())
+
+
+def is_better(errors: Tensor, before: Tensor) -> bool:
+    """At least half of the errors are gone, and chance would hardly turn as many answers for the better."""
     gained, lost = int((errors < before).sum()), int((errors > before).sum())
-    enough = doubtful or float(errors.sum()) <= float(before.sum()) / 2
-    return enough and float(binom.sf(gained - 1, gained + lost, 0.5)) < BETTER_LEVEL
+    return float(errors.sum()) <= float(before.sum()) / 2 and p_sign(gained, gained + lost) < BETTER_LEVEL
 
 
-def forms(case: Case, seen: Form) -> list[Form]:
-    """Simple ones first: other orders of the values, other scales; then both at once."""
-    layouts, scales = _layouts(case.private.shape), _scales(case.private)
-    both = [_then(scale, layout) for scale in scales for layout in layouts]
-    return [_then(seen, layout) for layout in layouts] + scales + both
+def p_sign(num: int, of: int) -> float:
+    """How often at least `num` of so many coins show heads."""
+    from scipy.stats import binom
+
+    return float(binom.sf(num - 1, of, 0.5))
 
 
-def _then(first: Form, second: Form) -> Form:
-    what, how = (" and ".join(filter(None, pair)) for pair in ((first.what, second.what), (first.how, second.how)))
-    return Form(what, how, lambda x: second.change(first.change(x)), first.scaled)
+# Random weights -----------------------------------------------------------------------------------------------
 
 
-def _layouts(shape: tuple[int, ...]) -> list[Form]:
-    """Other orders that keep the shape: whoever mixed them up saw no error."""
-    if len(shape) != 3:
-        return []
-    c, h, w = shape
-    turned = [
-        Form("rows and columns swapped", "x.transpose(2, 3)", lambda x: x.transpose(2, 3).reshape(x.shape)),
-        Form("the pictures upside down", "x.flip(2)", lambda x: x.flip(2)),
-        Form("the pictures mirrored", "x.flip(3)", lambda x: x.flip(3)),
-    ]
-    first, last = "channels first instead of last", "channels last instead of first"
-    if c == 1:
-        return turned
-    return [
-        Form(
-            first,
-            f"x.reshape(-1, {h}, {w}, {c}).permute(0, 3, 1, 2)",
-            lambda x: x.reshape(-1, h, w, c).permute(0, 3, 1, 2),
-        ),
-        Form(last, f"x.permute(0, 2, 3, 1).reshape(-1, {c}, {h}, {w})", lambda x: _reshaped(x, 0, 2, 3, 1)),
-        Form("the colours in reverse order, as BGR is to RGB", "x.flip(1)", lambda x: x.flip(1)),
-        *turned,
-        Form(
-            f"{first}, rows and columns swapped",
-            f"x.reshape(-1, {w}, {h}, {c}).permute(0, 3, 2, 1)",
-            lambda x: x.reshape(-1, w, h, c).permute(0, 3, 2, 1),
-        ),
-        Form(
-            f"{last}, rows and columns swapped",
-            f"x.permute(0, 3, 2, 1).reshape(-1, {c}, {h}, {w})",
-            lambda x: _reshaped(x, 0, 3, 2, 1),
-        ),
-    ]
+def _fewest(net: nn.Module, seen: Form, tried: list[Form], samples: Samples) -> float:
+    """The least error that any form or order of the labels gives, from 0 to 1."""
+    phis = (outputs(net, form.change(samples.x)) for form in tried)
+    least = min(float(rule_of(phi, samples)(phi, samples).mean()) for phi in phis)
+    if samples.truth != "classes":
+        return least
+    return min(least, float(_relabelled(net, seen, samples).mean()))
 
 
-def _reshaped(x: Tensor, *order: int) -> Tensor:
-    return x.permute(order).reshape(x.shape)
+def is_usual(error: Callable[[nn.Module], float], net: nn.Module, num_runs: int) -> bool:
+    """Whether the model's error, which takes so many runs, is one that weights without any knowledge reach too.
 
-
-def _scales(private: Samples) -> list[Form]:
-    """Other normalisations. Pictures are held in [0, 1], vectors as they were given."""
-    x = private.x
-    own = x.mean(0), x.std(0)
-    found = [
-        _affine("the mean of the training samples subtracted", "x - x.mean(0)", own[0], 1, "`center`"),
-        _affine("each value standardised", "(x - x.mean(0)) / x.std(0)", *own),
-        _affine("values 255 times as large", "x * 255", 0, 1 / 255, "`scale` 255"),
-    ]
-    if not private.is_image:
-        low, width = x.amin(0), x.amax(0) - x.amin(0)
-        return [
-            _affine("nothing subtracted", "x as it is", 0, 1, "`as_is`"),
-            *found,
-            _affine("values divided by 255", "x / 255", 0, 255, "`scale` 1/255"),
-            _affine("columns from 0 to 1", "(x - x.amin(0)) / (x.amax(0) - x.amin(0))", low, width),
-        ]
-    each = x.mean((0, 2, 3), keepdim=True)[0], x.std((0, 2, 3), keepdim=True)[0]
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in IMAGENET)
-    return [
-        _affine("values from 0 to 1", "x in [0, 1]", 0, 1, "`as_is`"),
-        _affine("values from −1 to 1", "2 * x - 1 of x in [0, 1]", 0.5, 0.5),
-        _affine("channels standardised", "(x - mean) / std of each channel", *each),
-        _affine("values standardised", "(x - x.mean()) / x.std()", x.mean(), x.std()),
-        *found,
-        *(
-            [_affine("ImageNet's mean and deviation", "(x - mean) / std of ImageNet", mean, std)]
-            if len(x[0]) == 3
-            else []
-        ),
-        _affine("black and white swapped", "1 - x of x in [0, 1]", 1, -1, "`scale` -1 and `mean` -1"),
-    ]
-
-
-def _affine(
-    what: str, how: str, shift: Tensor | float, spread: Tensor | float, options: str | None = None
-) -> Form:
-    width = torch.as_tensor(spread)
-    width = torch.where(width == 0, 1, width)
-    if options is None:
-        options = _written(torch.as_tensor(shift), width)
-    return Form(what, how, lambda x: (x - shift) / width, scaled=True, options=options)
-
-
-def _written(mean: Tensor, std: Tensor) -> str:
-    """The options of a request that subtract and divide so; none where there are too many numbers, or pixels."""
-    if mean.numel() > MOST_COLUMNS or mean.shape[1:].numel() > 1:
-        return ""
-    means, stds = (",".join(f"{value:.6g}" for value in each.flatten().tolist()) for each in (mean, std))
-    return f"`mean` {means} and `std` {stds}"
-
-
-def reorder(predicted: Tensor, y: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The class that each answer stands for most likely, and which samples are right then.
-
-    Either half of the samples is judged by the order that the other half gives: any order would be fitted to all.
+    Initial weights are drawn independently, so in another order they are as likely: a model that was never trained
+    is one more such draw, for which all choices are made anew. It has the least error of all with a probability of
+    one in their number. Where a thousand take too long, the error must also lie so far below theirs that one more
+    would with the probability BETTER_LEVEL alone (prediction interval of the logits, by Student's t).
     """
-    half = torch.arange(len(y)) % 2 == 0
-    hits = torch.zeros(len(y), dtype=torch.bool)
-    for judged in (half, ~half):
-        hits[judged] = _order(predicted[~judged], y[~judged], k)[predicted[judged]] == y[judged]
-    return _order(predicted, y, k), hits
+    from scipy.stats import t
+
+    num = num_random(net, num_runs)
+    own, others = error(net), list[float]()
+    for seed in range(num):
+        others.append(error(in_random_order(net, seed)))
+        if others[-1] <= own:
+            return True
+    logits = torch.logit(torch.tensor([own, *others], dtype=torch.float64), CLOSEST)
+    far = float(t.isf(BETTER_LEVEL, num - 1)) * float(logits[1:].std()) * math.sqrt(1 + 1 / num)
+    return num < NUM_RANDOM[1] and float(logits[1:].mean() - logits[0]) <= far
 
 
-def _order(predicted: Tensor, y: Tensor, k: int) -> Tensor:
-    """(k,): the one-to-one order of the classes that fits most samples."""
-    from scipy.optimize import linear_sum_assignment
+def num_random(net: nn.Module, num_runs: int) -> int:
+    """How many shuffled models there is time for."""
+    each = 2 * NUM_CHOOSING * sum(value.numel() for value in net.parameters()) + OPERATIONS_OF_A_RUN
+    least, most = NUM_RANDOM
+    return min(most, max(least, int(OPERATIONS // (num_runs * each))))
 
-    counts = torch.bincount(predicted * k + y, minlength=k * k).view(k, k)
-    return torch.from_numpy(linear_sum_assignment(counts.numpy(), maximize=True)[1])
 
-
-def _order_words(order: Tensor) -> str:
-    k = len(order)
-    classes = torch.arange(k)
-    if torch.equal(order, classes.flip(0)):
-        return "in reverse order" if k > 2 else "swapped"
-    for step, words in ((1, "one higher"), (-1, "one lower")):
-        if torch.equal((order + step) % k, classes):
-            return (
-                f"{words} (the {'last' if step == 1 else 'first'} becomes the {'first' if step == 1 else 'last'})"
-            )
-    return "in another order: " + listed(
-        [f"{old} becomes {new}" for new, old in enumerate(order.tolist()) if old != new]
-    )
+def in_random_order(net: nn.Module, seed: int) -> nn.Module:
+    """The same model with the numbers of each of its tensors shuffled."""
+    mixed, random = copy.deepcopy(net), torch.Generator().manual_seed(seed)
+    for value in mixed.parameters():
+        order = torch.randperm(value.numel(), generator=random)
+        value.data = value.data.flatten()[order].view_as(value)
+    return mixed

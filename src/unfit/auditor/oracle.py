@@ -113,7 +113,7 @@ def consult(case: Case, mixtures: Mixtures, window: int) -> Oracle:
         for samples, each in zip((case.private, case.unseen), maps, strict=True)
     ]
     of_layer = ask_function(maps, mixtures, case.target)
-    has_front = mixtures.conv is not None or case.target.has_prefix
+    has_front = mixtures.conv is not None or (case.target.has_prefix and not case.is_evened)
     of_samples = ask_samples(case) if has_front else []
     asked = bool(of_samples if has_front else of_layer)
     (own, own_good), (unseen, unseen_good) = shown
