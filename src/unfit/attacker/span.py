@@ -87,7 +87,8 @@ def is_full(matrix: Tensor, rank: int) -> bool:
     Plain steps keep ranks below that. The rank of Adam's steps has no other limit.
     """
     zero = AFTER_CLIFF * float(matrix.double().norm())
-    return num_distinct(matrix, zero, rank, True) <= rank or num_distinct(matrix.T, zero, rank, False) <= rank
+    scaled = rank > 1  # with a rank of one all rows are multiples, whatever made them
+    return num_distinct(matrix, zero, rank, scaled) <= rank or num_distinct(matrix.T, zero, rank, False) <= rank
 
 
 def num_distinct(rows: Tensor, zero: float, most: int, scaled: bool) -> int:
