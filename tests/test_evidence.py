@@ -119,7 +119,14 @@ def decided(found: Found, effort: Effort, sight: Sight, policy: Policy) -> Decis
         # too little power
         ((0, 0, 0), {"capacity": 39}, {}, {}, "inconclusive", "separate about 39 samples"),
         ((0, 0, 0), {"rank": 81}, {}, {}, "inconclusive", "hold 81 directions"),  # 40 of them were given
-        ((0, 0, 0), {"estimated": 81}, {}, {}, "inconclusive", "changed in 81 directions, and plain training on 40"),
+        (
+            (0, 0, 0),
+            {"estimated": 81},
+            {},
+            {},
+            "inconclusive",
+            "changed in 81 directions, and plain training on 40",
+        ),
         ((0, 0, 0), {"estimated": 80}, {}, {}, "pass", "0 of 40"),
         (
             (0, 0, 0),

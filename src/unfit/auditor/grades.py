@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal
 
 import torch
@@ -24,20 +25,32 @@ LINES: Final[dict[Measure, float]] = {
     "relative error": 0.75,  # an error of a quarter of the vector's length
     "explained variance": 0.75,  # an error of half of what sets the sample apart
 }
-HIGHEST = 0.99  # of a similarity, whose largest value is 1: a normal distribution would go on beyond
-RARE_TAIL = 3.09  # standard deviations above the mean, which 1 in 1,000 of a normal distribution exceeds
+RARE = 0.001  # share of unseen samples that may reach the line of *recognisable*
+WHOLE = 1 - 1e-6  # similarity of what is as good as the sample itself
 
 
 def recognisable_line(unseen_similarity: Tensor, threshold: float, measure: Measure) -> float:
     """The similarity above which a sample counts as recognisable.
 
-    It is a fixed line that a person agrees with, and never below what 1 in 1,000 unseen samples reach. Few audits
-    have thousands of those, so that is taken from their mean and spread; where all pictures look alike, as digits
-    do, it decides. `threshold` is that of a trace, which is the weaker word.
+    It is a fixed line that a person agrees with, and never below what 1 in 1,000 unseen samples reach; where all
+    images look alike, as digits do, that decides. `threshold` is that of a trace, which is the weaker word.
     """
-    spread = float(unseen_similarity.std()) if len(unseen_similarity) > 1 else 0.0
-    rare = float(unseen_similarity.mean()) + RARE_TAIL * spread
-    return max(LINES[measure], min(rare, HIGHEST), threshold)
+    return max(LINES[measure], rare_similarity(unseen_similarity), threshold)
+
+
+def rare_similarity(unseen_similarity: Tensor) -> float:
+    """What 1 in 1,000 of such samples reach, from far fewer of them.
+
+    The similarity s of unrelated samples has a tail that ends at 1, so 1 − s falls as a power: −log(1 − s) is
+    exponential above its median, and its mean excess there is the one number to estimate (Hill's estimator).
+    """
+    far = -torch.log1p(-unseen_similarity.double().clamp(0, WHOLE))
+    middle = far.median()
+    above = far[far > middle] - middle
+    if not len(above):
+        return 0.0
+    excess = float(above.mean()) * math.log(max(1.0, len(above) / len(far) / RARE))
+    return 1 - math.exp(-float(middle) - excess)
 
 
 def grade(similarity: float, is_exact: bool, is_recovered: bool, line: float) -> Grade | None:

@@ -34,7 +34,7 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 
 Kind = Literal["good", "legible"]  # by the papers' SSIM, or by the correlation of edges as audits grade images
 LEGIBLE = (
-    "legible: correlation of edges above 0.6 and above the mean plus 3.09 standard deviations of unseen digits, "
+    "legible: correlation of edges above 0.6 and above what 1 in 1,000 unseen digits reach, "
     "because noise on a black background keeps SSIM below 0.4 even for the digits that the authors published"
 )
 Verdict = Literal["agrees", "differs", "too close to call"]
