@@ -125,7 +125,7 @@ def decided(found: Found, effort: Effort, sight: Sight, policy: Policy) -> Decis
             {},
             {},
             "inconclusive",
-            "changed in 81 directions, and plain training on 40",
+            "81 directions, and plain training on 40",
         ),
         ((0, 0, 0), {"estimated": 80}, {}, {}, "pass", "0 of 40"),
         (

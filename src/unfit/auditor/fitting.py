@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unfit.auditor.case import Case
-from unfit.auditor.forms import Form, forms, layouts, order_of, order_words, reorder
+from unfit.auditor.forms import Form, forms, layouts, order_of, order_words, reordered
 from unfit.auditor.oracle import maps_of, p_more, react
 from unfit.auditor.preprocessing import AS_IS, CENTRED
 from unfit.auditor.samples import Samples, Truth
@@ -27,7 +27,7 @@ WORSE_LEVEL, WORSE_BY = (
     0.001,
     0.05,
 )  # private samples are worse than unseen ones beyond both: a false stop must be rare
-BETTER_LEVEL = 0.001 / 2  # another form is better only beyond this; two are judged, by accuracy and by margins
+BETTER_LEVEL = 0.001 / 3  # another form is better only beyond this; three are judged: inputs, labels, margins
 NUM_CHOOSING, NUM_JUDGING = 100, 500  # samples by which the best form is chosen, others by which it is judged
 NUM_RANDOM = 19, 999  # models with shuffled weights that a model is compared with, at least and at most, within …
 OPERATIONS, OPERATIONS_OF_A_RUN = 4e10, 5e6  # … seconds; the latter is what a run costs besides its products
@@ -262,24 +262,23 @@ def p_worse(errors: Tensor, unseen_errors: Tensor) -> float:
 def find_cause(case: Case) -> str | None:
     """The form of inputs or labels under which the model does far better on the private samples, in words.
 
-    It is chosen by one half of the samples and judged by the other, so it has to convince only once however many
+    It is chosen by some of the samples and judged by the others, so it has to convince only once however many
     forms were tried. Last, it must be this model that does better: where classes lie far apart, some form makes
     any random weights tell them apart, and of a model that learnt nothing there is nothing to advise.
     """
     net, truth, seen = case.target.net(), case.private.truth, Form("", "", lambda x: _seen(case, x))
-    choosing, judging = halves(case.private)
+    choosing, judging = divided(case.private)
     before = errors_of(net, seen, choosing, judging)
     if not is_better(torch.zeros_like(before), before):  # too few errors for anything to be better
         return None
     tried = forms(case.private, seen)
     sums = [float(errors_of(net, form, choosing, choosing).sum()) for form in tried]
     best, *equal = [form for form, total in zip(tried, sums, strict=True) if total == min(sums)]
-    is_order = truth == "classes" and float(_relabelled(net, seen, choosing).sum()) <= min(sums)
+    after = errors_of(net, best, choosing, judging)
+    p_value = guessing(outputs(net, best.change(judging.x)), judging)[1]
+    is_order = truth == "classes" and float(_relabelled(net, seen, judging)[0].sum()) <= float(after.sum())
     if is_order:
-        after, p_value = _in_order(net, seen, choosing, judging)
-    else:
-        after = errors_of(net, best, choosing, judging)
-        p_value = guessing(outputs(net, best.change(judging.x)), judging)[1]
+        after, p_value = _relabelled(net, seen, judging)
     some, few = (case.private.at(_shuffled(len(case.private))[:num]) for num in (NUM_JUDGING, NUM_CHOOSING))
     if p_value >= BETTER_LEVEL or not is_better(after, before):
         return None
@@ -287,7 +286,7 @@ def find_cause(case: Case) -> str | None:
         return None
     if is_order:
         words = order_words(order_of(_answers(net, seen, some), some.y, some.num_classes))
-        return f"with the labels {words} the model {score_words(_relabelled(net, seen, some), truth)}"
+        return f"with the labels {words} the model {score_words(_relabelled(net, seen, some)[0], truth)}"
     several = best.scaled and any(form.scaled for form in equal)
     also = "; other scales do as well: take the one it was trained with" if several else ""
     how = best.options if case.source and case.inputs in (AS_IS, CENTRED) and best.options else best.how
@@ -299,13 +298,13 @@ def find_layout(case: Case) -> str | None:
 
     Accuracy alone misses a wrong layout where the classes are told apart by what the layout keeps, and where there
     are few samples. Orders keep the size of the inputs, so margins can be compared; by the right one a model is
-    surer of most of its samples. As above, one half chooses, the other judges, and random weights must not do as
+    surer of most of its samples. As above, some choose, the others judge, and random weights must not do as
     well.
     """
     net, tried = case.target.net(), layouts(case.private.shape)
     if not tried:
         return None
-    choosing, judging = halves(case.private.centred(case.mean))
+    choosing, judging = divided(case.private.centred(case.mean))
     best = max(tried, key=lambda layout: surer(net, layout, choosing)[0])
     num, as_right = surer(net, best, judging)
     few = case.private.centred(case.mean).at(_shuffled(len(case.private))[:NUM_CHOOSING])
@@ -319,9 +318,9 @@ def find_layout(case: Case) -> str | None:
     return f"with {best.what} the model is surer of {num} of {len(judging)} private samples: pass {best.how}"
 
 
-def halves(samples: Samples) -> tuple[Samples, Samples]:
-    """One to choose a form by, one to judge it by; of small sets as many in each."""
-    order, num = _shuffled(len(samples)), min(NUM_CHOOSING, len(samples) // 2)
+def divided(samples: Samples) -> tuple[Samples, Samples]:
+    """Some to choose a form by, and more to judge it by: where a form matters, a few show which it is."""
+    order, num = _shuffled(len(samples)), min(NUM_CHOOSING, len(samples) // 4)
     return samples.at(order[:num]), samples.at(order[num : num + NUM_JUDGING])
 
 
@@ -344,16 +343,10 @@ def _answers(net: nn.Module, seen: Form, samples: Samples) -> Tensor:
     return classes_of(phi, best_threshold(phi, samples.y))
 
 
-def _relabelled(net: nn.Module, seen: Form, samples: Samples) -> Tensor:
-    """Which samples are wrong with the labels in the order that fits most."""
-    return (~reorder(_answers(net, seen, samples), samples.y, samples.num_classes)).float()
-
-
-def _in_order(net: nn.Module, seen: Form, fitted: Samples, judged: Samples) -> tuple[Tensor, float]:
-    """Which samples are wrong with the labels in the order that fits most of the others; the p-value of that."""
-    order = order_of(_answers(net, seen, fitted), fitted.y, fitted.num_classes)
-    answers = order[_answers(net, seen, judged)]
-    return (answers != judged.y).float(), agreement(answers, judged.y)[1]
+def _relabelled(net: nn.Module, seen: Form, samples: Samples) -> tuple[Tensor, float]:
+    """Which samples are wrong with the labels in the order that fits most others, and the p-value of guessing."""
+    answers = reordered(_answers(net, seen, samples), samples.y, samples.num_classes)
+    return (answers != samples.y).float(), agreement(answers, samples.y)[1]
 
 
 def surer(net: nn.Module, layout: Form, samples: Samples) -> tuple[int, bool]:
@@ -384,7 +377,7 @@ def _fewest(net: nn.Module, seen: Form, tried: list[Form], samples: Samples) -> 
     least = min(float(rule_of(phi, samples)(phi, samples).mean()) for phi in phis)
     if samples.truth != "classes":
         return least
-    return min(least, float(_relabelled(net, seen, samples).mean()))
+    return min(least, float(_relabelled(net, seen, samples)[0].mean()))
 
 
 def is_usual(error: Callable[[nn.Module], float], net: nn.Module, num_runs: int) -> bool:

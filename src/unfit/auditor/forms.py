@@ -132,16 +132,16 @@ def _written(mean: Tensor, std: Tensor) -> str:
 # Labels -------------------------------------------------------------------------------------------------------
 
 
-def reorder(predicted: Tensor, y: Tensor, k: int) -> Tensor:
-    """Which samples are right if each answer stands for the class that it most likely does.
+def reordered(predicted: Tensor, y: Tensor, k: int) -> Tensor:
+    """The answers, each as the class that it most likely stands for.
 
     Either half of the samples is judged by the order that the other half gives: any order would be fitted to all.
     """
     half = torch.arange(len(y)) % 2 == 0
-    hits = torch.zeros(len(y), dtype=torch.bool)
+    answers = torch.zeros_like(y)
     for judged in (half, ~half):
-        hits[judged] = order_of(predicted[~judged], y[~judged], k)[predicted[judged]] == y[judged]
-    return hits
+        answers[judged] = order_of(predicted[~judged], y[~judged], k)[predicted[judged]]
+    return answers
 
 
 def order_of(predicted: Tensor, y: Tensor, k: int) -> Tensor:
