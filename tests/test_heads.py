@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unfit import Auto, audit, preflight
+from unfit import Auto, Policy, audit, preflight
 from unfit.attacker.mixtures import Mixtures, is_even, read_mixtures
 from unfit.attacker.shelf import NOWHERE
 from unfit.attacker.span import is_full, num_distinct
@@ -242,6 +242,7 @@ def test_whoever_gave_a_few_of_many_samples_is_asked_for_all() -> None:
     torch.manual_seed(SEED)
     start = dense()
     x, y = images(0, 30)
-    done = audit(trained(start, "SGD", 2000, n=30), (x[:N], y[:N]), images(1), base=start, attack="weights")
+    model = trained(start, "SGD", 2000, n=30)
+    done = audit(model, (x[:N], y[:N]), images(1), base=start, attack="weights", policy=Policy(fail_on="exact"))
     assert done.record.estimated_num_samples == 30
     assert any("changed in 30 directions" in reason for reason in done.record.reasons)
