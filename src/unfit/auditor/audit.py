@@ -223,7 +223,7 @@ def audit(
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     refuse_short(value, case, began)
     examined = examine(case, policy)
-    refuse_misfit(examined.fitting)
+    refuse_misfit(examined, policy)
 
     def judge(form: Case, pool: Pool, report: Report) -> Audit:
         return Audit(*evidence(form, pool, policy, examined, progress=report))

@@ -26,6 +26,7 @@ from unfit.auditor.grades import LINES, count, grade, recognisable_line
 from unfit.auditor.match import GOOD, HIGH, Matches, compare, l2, match, nearest, nearest_other, psnr, rescaled
 from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, sweep_record
+from unfit.auditor.published import Published, join, look_through, with_stored
 from unfit.auditor.record import (
     SCHEMA_VERSION,
     Attacker,
@@ -43,7 +44,7 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.auditor.verdict import RANDOM_UNSEEN, Doubt, Effort, Found, Sight, decide, next_steps
+from unfit.auditor.verdict import RANDOM_UNSEEN, Doubt, Effort, Found, Sight, attacker_of, decide, next_steps
 from unfit.base.errors import MisfitError
 from unfit.base.pictures import ncc, stretch
 from unfit.base.progress import Report, quiet, split
@@ -76,7 +77,8 @@ class Examined:
 
     fitting: Fitting
     exchange: Exchange
-    seconds: float = 0.0  # that this took
+    published: Published
+    seconds: float = 0.0  # that the first two took
 
 
 def examine(case: Case, policy: Policy) -> Examined:
@@ -84,12 +86,17 @@ def examine(case: Case, policy: Policy) -> Examined:
     began = time.perf_counter()
     case.check(policy.window)
     fitting, exchange = check_fit(case), compare_sets(*case.given)
-    return Examined(fitting, exchange, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Examined(fitting, exchange, look_through(case, exchange.exchangeable), seconds)
 
 
-def refuse_misfit(fitting: Fitting) -> None:
-    """A model that does not know its own training samples was trained on others, or on another form of them."""
-    if not fitting.fits:
+def refuse_misfit(examined: Examined, policy: Policy) -> None:
+    """A model that does not know its own training samples was trained on others, or on another form of them.
+
+    Samples that stand in its file are a leak all the same.
+    """
+    fitting = examined.fitting
+    if not fitting.fits and examined.published.num_verbatim <= policy.max_recovered:
         words = [*fitting.reasons, *([fitting.likely_cause] if fitting.likely_cause else [])]
         raise MisfitError(f"an audit would say nothing: {'; '.join(words)}")
 
@@ -117,10 +124,14 @@ def evidence(
     labels = (case.private.y, case.unseen.y) if only_shares_differ(case, examined.exchange, policy.fpr) else None
     calibrated = calibrate_sets(matches.similarity, control.similarity, policy.fpr, labels)
     line = recognisable_line(control.similarity, calibrated.threshold, case.private.measure)
-    samples = _samples(case, pool, matches, oracle, outputs[0], calibrated.recovered, line)
     sweep = _sweep(case, pool, matches, calibrated.threshold, policy.window)
+    by_attack = _samples(case, pool, matches, oracle, outputs[0], calibrated.recovered, line)
+    stored = examined.published.private
+    matches, calibrated = join(matches, calibrated, case, stored)
+    samples = with_stored(by_attack, stored)
     seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
-    found, effort = _found(samples, calibrated, len(case.unseen)), _effort(pool, mixtures)
+    found, effort = _found(by_attack, calibrated, len(case.unseen)), _effort(pool, mixtures)
+    grades = [sample.grade for sample in samples]
     answer = _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
     unchecked = [
@@ -129,22 +140,24 @@ def evidence(
         *([NO_GRADIENTS] * (not oracle.asked_function)),
         *_seen_after_all(case, control, policy.window),
         *([Doubt(case.target.unread, ALONE)] if case.target.unread else []),
+        *examined.published.doubts,
     ]
-    sight = Sight(answer.p_value, answer.num_held, differences, unchecked)
+    verbatim = examined.published.verbatim(count(grades, "exact"), count(grades, policy.fail_on))
+    sight = Sight(answer.p_value, answer.num_held, differences, unchecked, verbatim)
     verdict, reasons = decide(found, effort, sight, policy)
     record = Record(
         schema_version=SCHEMA_VERSION,
         verdict=verdict,
         reasons=reasons,
         next_steps=next_steps(found, effort, sight, policy),
-        attacker=effort.attacker,
+        attacker=attacker_of(found, effort, sight, policy),
         policy=policy,
         num_copies=case.num_copies,
         num_candidates=len(pool),
-        num_recognisable=found.num_recognisable,
+        num_recognisable=count(grades, "recognisable"),
         num_recognisable_unseen=int((control.similarity > line).sum()),
         recognisable=line,
-        num_proven=found.num_exact,
+        num_proven=count(grades, "exact"),
         num_proven_candidates=int((pool.proven & ~pool.copies).sum()),
         estimated_num_samples=pool.facts["estimated_num_samples"],
         similarity=_similarity(case, policy),
@@ -163,6 +176,7 @@ def evidence(
         seconds={name: round(value, 3) for name, value in seconds.items()},
         attack=pool.attack,
         target=_target(case.target),
+        file=examined.published.record,
         hashes=_hashes(case, pool),
         data=case.source.name if case.source else "",
         inputs=case.inputs,
@@ -175,15 +189,25 @@ def evidence(
         samples=samples,
     )
     progress(1.0, "decided")
-    return record, _arrays(case, pool, matches, control, oracle, outputs)
+    return record, _arrays(case, pool, matches, control, oracle, outputs, stored)
 
 
 def _arrays(
-    case: Case, pool: Pool, matches: Matches, control: Matches, oracle: Oracle, outputs: tuple[Tensor, Tensor]
+    case: Case,
+    pool: Pool,
+    matches: Matches,
+    control: Matches,
+    oracle: Oracle,
+    outputs: tuple[Tensor, Tensor],
+    stored: Tensor,
 ) -> dict[str, Tensor]:
     """What the page is drawn from."""
+    pictures = _pictures(case, matches)
+    shown = pictures["reconstruction"].clone()
+    shown[stored] = pictures["original"][stored]
     return {
-        **_pictures(case, matches),
+        **pictures,
+        "reconstruction": shown,
         "nearest_unseen": nearest(matches.centred, case.unseen.x - case.mean),
         "similarity": matches.similarity,
         "unseen_similarity": control.similarity,
@@ -321,7 +345,7 @@ def only_shares_differ(case: Case, exchange: Exchange, fpr: float) -> bool:
 def _found(samples: list[SampleRecord], calibrated: Calibration, num_unseen: int) -> Found:
     grades = [sample.grade for sample in samples]
     return Found(
-        num_recovered=int(calibrated.recovered.sum()),
+        num_recovered=sum(sample.recovered for sample in samples),
         num_recognisable=count(grades, "recognisable"),
         num_exact=count(grades, "exact"),
         num_samples=len(samples),

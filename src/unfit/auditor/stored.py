@@ -40,11 +40,12 @@ TYPES = (torch.uint8, torch.float16, torch.float32, torch.float64)  # that raw b
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Which samples stand in the file, and the paths of the items that hold any of them."""
+    """Which samples stand in the file, and the items that hold private or unseen ones."""
 
     private: Tensor  # bool (n,)
     unseen: Tensor  # bool (m,)
-    places: list[str]
+    places: list[Item]
+    unseen_places: list[Item]
 
 
 def stored_samples(
@@ -59,17 +60,19 @@ def stored_samples(
         mean: What is subtracted from `sets` before the net sees them.
     """
     num, total = len(given[0]), len(given[0]) + len(given[1])
-    found, places = torch.zeros(total, dtype=torch.bool), []
+    found = torch.zeros(total, dtype=torch.bool)
+    places: list[Item] = []
+    unseen_places: list[Item] = []
     judges = _judges(sets, given, mean)
     for item in target.contents:
         here = torch.zeros_like(found)
         for judge in judges:
             for rows in _rows_of(item, judge.d):
                 here |= judge.held(rows)
-        if here.any():
-            places.append(item.path)
-            found |= here
-    return Stored(found[:num], found[num:], places)
+        places += [item] * bool(here[:num].any())
+        unseen_places += [item] * bool(here[num:].any())
+        found |= here
+    return Stored(found[:num], found[num:], places, unseen_places)
 
 
 # What is looked for -------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ ATTACKERS: dict[Attacker, str] = {
     "knows the start": "an attacker who also has the weights that training started from",
     "found the start": "an attacker who computes the start from the weights themselves",
     "has the optimiser": "an attacker who has the checkpoint with the state of its optimiser",
+    "reads the file": "an attacker who only reads the file",
 }
 
 
@@ -82,6 +83,16 @@ class Doubt(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Verbatim:
+    """Training samples that stand in the file itself, beyond chance: no attack is needed to read them."""
+
+    reason: str
+    step: str
+    num_exact: int  # they, and those with a proof
+    num_graded: int  # they, and those of the policy's grade
+
+
+@dataclass(frozen=True)
 class Sight:
     """What the auditor knows besides: the oracle's answer, and why the two sets cannot be compared, if so."""
 
@@ -89,22 +100,45 @@ class Sight:
     num_held: int
     differences: Sequence[str] = ()
     unchecked: Sequence[Doubt] = ()  # what could not be looked at: no reason against a leak, but against a pass
+    verbatim: Verbatim | None = None
 
 
 def decide(found: Found, effort: Effort, sight: Sight, policy: Policy) -> tuple[Verdict, list[str]]:
     """The verdict and why."""
-    if leaks := _leaks(found, sight, policy):
-        return "leak", [*leaks, f"this is what {ATTACKERS[effort.attacker]} can do"]
+    if leaks := [*_leaks_verbatim(found, sight, policy), *_leaks(found, sight, policy)]:
+        return "leak", [*leaks, f"this is what {ATTACKERS[attacker_of(found, effort, sight, policy)]} can do"]
     if doubts := _doubts(found, effort, sight, policy):
         return "inconclusive", [doubt.reason for doubt in doubts]
-    return "pass", _passes(found, effort, policy)
+    return "pass", [*_allowed_verbatim(sight, policy), *_passes(found, effort, policy)]
+
+
+def attacker_of(found: Found, effort: Effort, sight: Sight, policy: Policy) -> Attacker:
+    """Whom the verdict speaks of: the weakest attacker who can do what makes the leak."""
+    only_reads = _leaks_verbatim(found, sight, policy) and not _leaks(found, sight, policy)
+    return "reads the file" if only_reads else effort.attacker
 
 
 def next_steps(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
     """What to do about a leak or an inconclusive audit, each step once; nothing after a pass."""
+    steps = [sight.verbatim.step] if sight.verbatim and _leaks_verbatim(found, sight, policy) else []
     if _leaks(found, sight, policy):
-        return [STRIP if effort.attacker == "has the optimiser" else DEFEND]
+        steps.append(STRIP if effort.attacker == "has the optimiser" else DEFEND)
+    if steps:
+        return steps
     return list(dict.fromkeys(doubt.step for doubt in _doubts(found, effort, sight, policy)))
+
+
+def _leaks_verbatim(found: Found, sight: Sight, policy: Policy) -> list[str]:
+    """They count together with all else that is beyond chance: a limit is one for all ways to a sample."""
+    if sight.verbatim is None:
+        return []
+    beyond_chance = found.p_value < SIGNIFICANT and not sight.differences
+    num = sight.verbatim.num_graded if beyond_chance else sight.verbatim.num_exact
+    return [sight.verbatim.reason] if num > policy.max_recovered else []
+
+
+def _allowed_verbatim(sight: Sight, policy: Policy) -> list[str]:
+    return [f"{sight.verbatim.reason}: within the limit of {policy.max_recovered}"] if sight.verbatim else []
 
 
 def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:

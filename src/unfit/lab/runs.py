@@ -162,7 +162,7 @@ def _audit(request: AuditRequest, case: Case, progress: Report, began: float, pa
     if request.candidates is None:
         refuse_short(request.attack, case, began)
     examined = examine(case, request.policy)
-    refuse_misfit(examined.fitting)
+    refuse_misfit(examined, request.policy)
     shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)
     comparing, controlling, attacking = split(progress, shares)
     before = time.perf_counter()

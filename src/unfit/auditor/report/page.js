@@ -25,7 +25,7 @@ const draw = (parent, name, attributes, ...children) =>
 // ---- numbers
 
 const recovered = (sample) => sample.similarity > state.threshold;
-const word = (sample) => (sample.proven ? "exact"
+const word = (sample) => (sample.proven || sample.stored ? "exact"
   : sample.similarity > Math.max(data.recognisable, state.threshold) ? "recognisable" : recovered(sample) ? "trace" : "nothing");
 const MARKS = { exact: "proven", recognisable: "recovered", trace: "recovered trace", nothing: "not-recovered" };
 const mark = (sample) => MARKS[word(sample)];

@@ -78,7 +78,7 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
 def _counts(record: Record) -> Iterator[tuple[str, str]]:
     n, unseen, oracle = record.num_samples, record.num_unseen, record.oracle
     low, high = record.recovered_interval
-    yield "exact", f"{record.num_proven} of {n}, proven from the weights alone"
+    yield "exact", f"{record.num_proven} of {n}, {_how_exact(record)}"
     yield (
         "recognisable",
         f"{record.num_recognisable} of {n}, unseen {record.num_recognisable_unseen} of {unseen} "
@@ -100,6 +100,14 @@ def _counts(record: Record) -> Iterator[tuple[str, str]]:
         f"the weights react to {oracle.num_held} of {oracle.num_asked} more than to unseen samples "
         f"(p = {oracle.p_value:.1g})",
     )
+
+
+def _how_exact(record: Record) -> str:
+    file = record.file
+    if not file.num_stored:
+        return "proven from the weights alone"
+    unseen = f"unseen {file.num_stored_unseen} of {record.num_unseen}"
+    return f"verbatim in the file ({unseen}), or proven from the weights alone"
 
 
 def _comparisons(record: Record) -> Iterator[tuple[str, str]]:
