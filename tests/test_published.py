@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ import unfit
 from unfit import Audit, Policy, Reading, UnfitError
 from unfit.auditor.published import chance_of_private
 from unfit.auditor.redact import redact
+from unfit.auditor.samples import ONE_CLASS, Samples
+from unfit.auditor.stored import Stored, stored_samples
+from unfit.base.contents import contents_of
 
 SHAPE = (1, 10, 10)
 HELD = 9  # samples that a file holds
@@ -247,6 +251,46 @@ def test_the_record_adds_up(tmp_path: Path) -> None:
 def test_entries_can_be_left_out_and_parts_of_the_model_cannot(tmp_path: Path) -> None:
     (step,) = audited(Model(PRIVATE[0][:9] - 0.5, "soft")).record.next_steps
     assert step.startswith("do not publish this model: it stores samples, at `bank`")
+
+
+# What is told from what is not ------------------------------------------------------------------------------
+
+
+def found_in(contents: Any, private: Tensor, unseen: Tensor) -> Stored:
+    sets = tuple(
+        Samples(x, torch.zeros(len(x), dtype=torch.long), torch.arange(len(x)), ONE_CLASS)
+        for x in (private, unseen)
+    )
+    target = replace(unfit.as_target(nn.Linear(4, 2)), contents=tuple(contents_of(contents)))
+    return stored_samples(target, sets, sets, sets[0].mean)
+
+
+def test_colours_may_come_last_and_be_normalised_channel_by_channel() -> None:
+    x = torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    private, unseen, others = x[:20].clone(), x[20:40].clone(), x[40:].clone()
+    mean, std = torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1), torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1)
+    for kept in (((private[:5] - mean) / std), (255 * private[:5]).round().byte().permute(0, 2, 3, 1)):
+        found = found_in({"kept": kept.contiguous()}, private, unseen)
+        assert (found.private.sum(), found.unseen.sum(), found.rare.sum()) == (5, 0, 5)
+    found = found_in(
+        {"kept": others, "mean": private.mean(0), "pairs": (private[:10] + private[10:]) / 2}, private, unseen
+    )
+    assert (found.private.sum(), found.unseen.sum()) == (0, 0)
+
+
+def test_records_that_repeat_by_themselves_are_told_from_those_that_do_not() -> None:
+    random = torch.Generator().manual_seed(0)
+    few, many = (
+        nn.functional.one_hot(torch.randint(0, 3, (300, groups), generator=random), 3).flatten(1).float()
+        for groups in (6, 60)
+    )
+    again = found_in({"table": few[100:].clone()}, few[:50].clone(), few[50:100].clone())
+    assert again.private.sum() >= 5  # 200 records of 729 kinds
+    assert not again.rare.any()
+    once = found_in(
+        {"table": many[100:].clone(), "batch": many[:1].clone()}, many[:50].clone(), many[50:100].clone()
+    )
+    assert (once.private.sum(), once.unseen.sum(), once.rare.sum()) == (1, 0, 1)
 
 
 # What no attack read ----------------------------------------------------------------------------------------

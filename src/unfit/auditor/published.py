@@ -21,16 +21,17 @@ from unfit.auditor.case import Case
 from unfit.auditor.match import MIN_ERROR, Matches
 from unfit.auditor.record import FileRecord, Kind, SampleRecord, Unattacked
 from unfit.auditor.stored import Stored, stored_samples
-from unfit.auditor.verdict import SIGNIFICANT, Doubt, Verbatim
+from unfit.auditor.verdict import Doubt, Verbatim
 from unfit.base.contents import Item, is_optimisers, is_under, root_of, second_states, unread_moments
 from unfit.base.target import Target
 
+SIGNIFICANT = 0.001  # p-value below which stored samples are exact: the strongest word needs more than others
 MOST_LISTED = 50  # places and unread items in a record: a large model has thousands of tensors
 MOST_NAMED = 3  # in one sentence
 ORDER = get_args(Kind)  # of what was not attacked
 WEIGHTS_ALONE = (
-    "publish the weights alone, without these entries (`model.state_dict()` as a file of its own, safetensors), "
-    "and audit that file again"
+    "publish the weights alone, without these entries: `model.state_dict()` in a file of its own, or safetensors; "
+    "audit that file again"
 )
 ONE_COPY = "publish one copy of the weights alone, or audit each copy by itself"
 NO_STATE = "publish the weights alone, without the state of the optimiser, and audit that file"
@@ -63,8 +64,9 @@ def look_through(case: Case, comparable: bool) -> Published:
     """
     stored = stored_samples(case.target, (case.private, case.unseen), case.given, case.mean)
     num, num_unseen = int(stored.private.sum()), int(stored.unseen.sum())
-    p_value = chance_of_private(num, len(stored.private), num_unseen, len(stored.unseen))
-    beyond_chance = num > 0 and (not num_unseen or (comparable and p_value < SIGNIFICANT))
+    copies = case.num_copies  # unseen samples that are left out because they equal private ones, so they count too
+    p_value = chance_of_private(num, len(stored.private), num_unseen + copies, len(stored.unseen) + copies)
+    beyond_chance = _beyond_chance(stored, comparable and p_value < SIGNIFICANT)
     found = _in_words(case.target, stored) if num or num_unseen else None
     states = second_states(case.target)
     rest = list(unattacked(case.target, states))
@@ -78,8 +80,19 @@ def look_through(case: Case, comparable: bool) -> Published:
         rest=rest[:MOST_LISTED],
         num_rest=len(rest),
     )
-    doubts = [*([found] if found and not beyond_chance else []), *_doubts(case.target, states)]
-    return Published(record, stored.private & beyond_chance, found, doubts)
+    doubts = [*([found] if found and not beyond_chance.any() else []), *_doubts(case.target, states)]
+    return Published(record, beyond_chance, found, doubts)
+
+
+def _beyond_chance(stored: Stored, significant: bool) -> Tensor:
+    """The private samples that stand in the file because they are private: bool (n,).
+
+    Samples that repeat by themselves, such as records of a few categories, must be more than unseen ones do by
+    chance. One that does not repeat is enough by itself, unless unseen ones stand there too.
+    """
+    if significant:
+        return stored.private
+    return stored.rare & (not stored.unseen.any())
 
 
 def chance_of_private(num: int, n: int, num_unseen: int, m: int) -> float:
