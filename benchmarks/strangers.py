@@ -28,8 +28,10 @@ from unfit import MisfitError, Policy, attack, audit, read_source
 from unfit.attacker.attacks.auto import Auto
 from unfit.auditor.audit import find_candidates
 from unfit.auditor.calibration import interval
-from unfit.auditor.case import case_of
-from unfit.auditor.evidence import concluded, evidence, examine
+from unfit.auditor.case import Case, case_of
+from unfit.auditor.conclude import concluded
+from unfit.auditor.evidence import evidence, examine
+from unfit.auditor.pool import Pool
 from unfit.auditor.record import Record
 from unfit.base.pictures import ncc
 from zoo import Pair, copied, mlp, parts, samples, seen, train
@@ -170,6 +172,12 @@ class Audited:
     alike: int  # … and how many of these resemble one
 
 
+def judged(case: Case, pool: Pool) -> Record:
+    """As an audit judges what its attack found."""
+    examined = examine(case, Policy())
+    return concluded([evidence(case, pool, Policy(), examined)], Policy(), examined.published)[0]
+
+
 def with_base(kind: str, data: Path, seed: int) -> Audited:
     torch.manual_seed(seed)
     x = rows_of(kind, data, seed)
@@ -191,9 +199,9 @@ def with_base(kind: str, data: Path, seed: int) -> Audited:
         at = torch.randperm(len(others), generator=torch.Generator().manual_seed(i))[: 2 * N]
         private, unseen = ((others[part], labels[part]) for part in at.split(N))
         case = case_of(model, private, unseen, base, input_shape=shape)
-        done.append(concluded([evidence(case, pool, Policy(), examine(case, Policy()))], Policy())[0])
+        done.append(judged(case, pool))
         num_alike += resembling(proven, private[0]) > 0
-    of_members = concluded([evidence(own, pool, Policy(), examine(own, Policy()))], Policy())[0]
+    of_members = judged(own, pool)
     return Audited(done, num_alike, of_members.num_proven, resembling(proven, members))
 
 

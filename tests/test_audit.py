@@ -165,7 +165,7 @@ def test_the_contract_of_audit_json(face_page: Path) -> None:
     assert set(promised.split()) <= content.keys()
     assert {"method", "settings", "seed"} <= content["attack"].keys()
     assert {"sha256", "architecture"} <= content["target"].keys()
-    sample = "index label output similarity ssim assigned ncc psnr l2 upper_bound recovered proven grade"
+    sample = "index label output similarity ssim assigned ncc psnr l2 upper_bound recovered proven grade stored"
     assert set(sample.split()) == content["samples"][0].keys()
 
 

@@ -120,7 +120,7 @@ def test_the_page_does_what_it_says(outcome: Outcome) -> None:
     assert share[0] == share[1]
     readme = (outcome.folder / "README.md").read_text()
     assert readme == (outcome.folder / "card.md").read_text()
-    assert "| exactly, with a proof | 20 of 20 | |" in readme
+    assert "| exactly | 20 of 20 | |" in readme
     for name in ("card.md", "unfit.sarif", "unfit.xml", ".eval_results/unfit.yaml"):
         assert stat.S_IMODE((outcome.folder / name).stat().st_mode) == 0o600
 

@@ -24,7 +24,8 @@ from unfit.attacker.mixtures import check_base
 from unfit.attacker.shelf import NOWHERE, Shelf
 from unfit.auditor.arrays import Arrays
 from unfit.auditor.case import Case, case_of
-from unfit.auditor.evidence import Evidence, concluded, evidence, examine, refuse_misfit
+from unfit.auditor.conclude import Evidence, concluded
+from unfit.auditor.evidence import evidence, examine, refuse_misfit
 from unfit.auditor.pool import Pool, attack_pool, given_pool
 from unfit.auditor.record import (
     SCHEMA_VERSION,
@@ -221,14 +222,14 @@ def audit(
         raise UsageError("with `candidates` nothing is attacked: leave out `attack` and `base`")
     refuse_short(value, case, began)
     examined = examine(case, policy)
-    refuse_misfit(examined.fitting)
+    refuse_misfit(examined, policy)
 
     def measure(form: Case, pool: Pool, num: int, report: Report) -> Evidence:
         return evidence(form, pool, policy, examined, progress=report, num_surfaces=num)
 
     with limited(value.limit, began), reporting(progress, "auditing") as report:
         found = attack_all(case, value, candidates, measure, examined.seconds, report)
-        return Audit(*concluded(found, policy))
+        return Audit(*concluded(found, policy, examined.published))
 
 
 def refuse_short(attack: Method, case: Case, began: float) -> None:

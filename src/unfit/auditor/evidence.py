@@ -20,12 +20,14 @@ from unfit.attacker.start import find_start
 from unfit.attacker.start.twister import SEEDS
 from unfit.auditor.calibration import Calibration, calibrate, calibrate_sets, interval, strata
 from unfit.auditor.case import Case
+from unfit.auditor.conclude import Evidence, found_of
 from unfit.auditor.exchange import Exchange, compare_sets
 from unfit.auditor.fitting import UNCHECKED, Fitting, check_fit
-from unfit.auditor.grades import GRADES, LINES, Grade, are_exact, count, grade, rank, recognisable_line
+from unfit.auditor.grades import LINES, Grade, are_exact, grade, recognisable_line
 from unfit.auditor.match import GOOD, HIGH, Matches, compare, l2, match, nearest, nearest_other, psnr, rescaled
 from unfit.auditor.oracle import Oracle, consult
 from unfit.auditor.pool import Pool, sweep_record
+from unfit.auditor.published import Published, look_through
 from unfit.auditor.record import (
     SCHEMA_VERSION,
     Attacker,
@@ -35,7 +37,6 @@ from unfit.auditor.record import (
     OracleRecord,
     Point,
     Rate,
-    Record,
     SampleRecord,
     Similarity,
     Sweep,
@@ -43,7 +44,7 @@ from unfit.auditor.record import (
 )
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
-from unfit.auditor.verdict import RANDOM_UNSEEN, Attacked, Doubt, Effort, Found, Sight, decide
+from unfit.auditor.verdict import RANDOM_UNSEEN, Attacked, Doubt, Effort, Sight
 from unfit.base.errors import MisfitError
 from unfit.base.pictures import ncc, stretch
 from unfit.base.progress import Report, quiet, split
@@ -69,7 +70,6 @@ UNLABELLED = Doubt(UNCHECKED, "give the labels of the samples too")
 CLEARLY = 0.1  # by so much an unseen sample is more like what came back than like any other unseen one …
 MOST_SEEN = 0.1  # … which a few may be by accident, but not more than this share of them
 MOST_INVERTED = 48  # features that pictures are sought for, the most similar first: each takes a second or so
-OF_SURFACE = ("reconstruction", "nearest_unseen", "similarity", "upper_bound")  # arrays that differ by surface
 MOST_POINTS = 12  # of the curve over time …
 MOST_PAIRS = 500_000_000  # … fewer where all their pairs of sample and candidate would be more
 
@@ -80,7 +80,8 @@ class Examined:
 
     fitting: Fitting
     exchange: Exchange
-    seconds: float = 0.0  # that this took
+    published: Published
+    seconds: float = 0.0  # that the first two took
 
 
 def examine(case: Case, policy: Policy) -> Examined:
@@ -88,30 +89,19 @@ def examine(case: Case, policy: Policy) -> Examined:
     began = time.perf_counter()
     case.check(policy.window)
     fitting, exchange = check_fit(case), compare_sets(*case.given)
-    return Examined(fitting, exchange, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Examined(fitting, exchange, look_through(case, exchange.exchangeable), seconds)
 
 
-def refuse_misfit(fitting: Fitting) -> None:
-    """A model that does not know its own training samples was trained on others, or on another form of them."""
-    if not fitting.fits:
+def refuse_misfit(examined: Examined, policy: Policy) -> None:
+    """A model that does not know its own training samples was trained on others, or on another form of them.
+
+    Samples that stand in its file are a leak all the same.
+    """
+    fitting = examined.fitting
+    if not fitting.fits and examined.published.num_verbatim <= policy.max_recovered:
         words = [*fitting.reasons, *([fitting.likely_cause] if fitting.likely_cause else [])]
         raise MisfitError(f"an audit would say nothing: {'; '.join(words)}")
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What one attacked surface shows: what the verdict rests on, and all that the record keeps of it."""
-
-    attacked: Attacked
-    unseen: dict[Grade, Tensor]  # bool (m,): which unseen samples are of this grade or a better one
-    samples: list[SampleRecord]
-    fields: dict[str, Any]  # of the record
-    arrays: dict[str, Tensor]
-
-    @property
-    def strength(self) -> tuple[int, ...]:
-        found = self.attacked.found
-        return found.num_exact, found.num_recognisable, found.num_recovered
 
 
 def evidence(
@@ -152,7 +142,7 @@ def evidence(
     samples = _samples(case, matches, oracle, outputs[0], recovered, exact, line)
     sweep = _sweep(case, pool, matches, calibrated.threshold, policy.window)
     seconds = {"attack": pool.facts["seconds"], "match": time.perf_counter() - began}
-    found = _found(samples, unseen, min(1.0, num_surfaces * calibrated.p_value))
+    found = found_of(samples, unseen, min(1.0, num_surfaces * calibrated.p_value))
     effort, answer = _effort(case, pool, mixtures), _answer(oracle, policy.fpr)
     differences = [] if labels else _differences(examined.exchange)
     unchecked = [
@@ -162,6 +152,7 @@ def evidence(
         *_seen_after_all(case, control),
         *([Doubt(case.target.unread, ALONE)] if case.target.unread else []),
         *([BYPASSED] * (case.target.whole is not None and case.target.whole.has_bypass)),
+        *examined.published.doubts,
     ]
     sight = Sight(
         signal_p_value=answer.p_value,
@@ -196,6 +187,7 @@ def evidence(
         seconds={name: round(value, 3) for name, value in seconds.items()},
         attack=pool.attack,
         target=_target(case.target),
+        file=examined.published.record,
         hashes=_hashes(case, pool),
         data=case.source.name if case.source else "",
         inputs=case.inputs,
@@ -209,48 +201,6 @@ def evidence(
     progress(1.0, "compared")
     arrays = _arrays(case, pool, matches, control, oracle, outputs)
     return Evidence(Attacked(found, effort, sight), unseen, samples, fields, arrays)
-
-
-def concluded(surfaces: Sequence[Evidence], policy: Policy) -> tuple[Record, dict[str, Tensor]]:
-    """The verdict on all attacked surfaces: the record of the strongest, with each sample at its best."""
-    ordered = sorted(surfaces, key=lambda each: each.strength, reverse=True)
-    first, *others = ordered
-    samples, arrays = list(first.samples), dict(first.arrays)
-    for other in others:
-        better = [i for i, each in enumerate(other.samples) if rank(each.grade) > rank(samples[i].grade)]
-        for i in better:
-            samples[i] = other.samples[i]
-        arrays |= {name: _with_rows(arrays[name], other.arrays[name], better) for name in OF_SURFACE}
-    unseen = {each: torch.stack([other.unseen[each] for other in ordered]).any(0) for each in GRADES}
-    found = _found(samples, unseen, min(each.attacked.found.p_value for each in ordered))
-    decision = decide([each.attacked for each in ordered], found, policy)
-    record = Record(
-        **first.fields
-        | {
-            "verdict": decision.verdict,
-            "reasons": decision.reasons,
-            "next_steps": decision.next_steps,
-            "num_recovered": found.num_recovered,
-            "num_recovered_unseen": found.num_recovered_unseen,
-            "recovered_interval": interval(found.num_recovered, found.num_samples),
-            "num_recognisable": found.num_recognisable,
-            "num_recognisable_unseen": found.num_recognisable_unseen,
-            "num_proven": found.num_exact,
-            "num_proven_unseen": found.num_exact_unseen,
-            "p_value": found.p_value,
-            "samples": samples,
-        }
-    )
-    return record, arrays
-
-
-def _with_rows(values: Tensor, others: Tensor, rows: list[int]) -> Tensor:
-    """With these rows of another tensor; it is left as it was where there are none."""
-    if not rows:
-        return values
-    values = values.clone()
-    values[rows] = others[rows]
-    return values
 
 
 def _arrays(
@@ -398,21 +348,6 @@ def only_shares_differ(case: Case, exchange: Exchange, fpr: float) -> bool:
     """Whether the sets differ in the shares of their classes alone, all so large that each is its own control."""
     private, _ = strata(case.private.y, case.unseen.y, fpr)
     return not exchange.exchangeable and exchange.within_classes and bool((private >= 0).all())
-
-
-def _found(samples: list[SampleRecord], unseen: dict[Grade, Tensor], p_value: float) -> Found:
-    grades = [sample.grade for sample in samples]
-    return Found(
-        num_recovered=count(grades, "trace"),
-        num_recognisable=count(grades, "recognisable"),
-        num_exact=count(grades, "exact"),
-        num_samples=len(samples),
-        num_unseen=len(unseen["trace"]),
-        p_value=p_value,
-        num_recovered_unseen=int(unseen["trace"].sum()),
-        num_recognisable_unseen=int(unseen["recognisable"].sum()),
-        num_exact_unseen=int(unseen["exact"].sum()),
-    )
 
 
 def attacked_mixtures(case: Case, pool: Pool) -> Mixtures:

@@ -18,7 +18,7 @@ from unfit.base.files import Strict
 SCHEMA_VERSION: Final = 5
 Verdict = Literal["pass", "leak", "inconclusive"]
 # whom the verdict speaks of
-Attacker = Literal["blind", "knows the start", "found the start", "has the optimiser"]
+Attacker = Literal["blind", "knows the start", "found the start", "has the optimiser", "reads the file"]
 Interval = tuple[float, float]
 # the arrays beside `audit.json`, a row for each private sample, or for each unseen one
 OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "upper_bound", "output")
@@ -42,6 +42,7 @@ class SampleRecord(Strict):
     recovered: bool
     proven: bool  # it equals a candidate that has a proof, within what the proof promises
     grade: Grade | None
+    stored: bool = False  # it stands in the file verbatim, which makes it exact without a proof
 
 
 class Similarity(Strict):
@@ -170,6 +171,31 @@ class Sweep(Strict):
     shares: dict[str, list[Bin]]  # by parameter
 
 
+# the most important first; model: a layer that was not attacked
+Kind = Literal["second state", "optimiser", "tensor", "text", "model"]
+
+
+class Unattacked(Strict):
+    """Something in the file that no attack read. `num_values`: its numbers, or the characters of a text."""
+
+    path: str
+    kind: Kind
+    num_values: int
+
+
+class FileRecord(Strict):
+    """What stands in the file: samples that need no attack, and what no attack read."""
+
+    num_items: int = 0  # tensors, lists of numbers and texts; 0: the weights were given without a file or a model
+    num_stored: int = 0  # private samples that stand in it verbatim
+    num_stored_unseen: int = 0
+    p_value: float = 1.0  # how often chance alone would make at least this many of them private ones
+    places: list[str] = Field(default_factory=list)  # where they stand, the first of them …
+    num_places: int = 0  # … of all
+    rest: list[Unattacked] = Field(default_factory=list)  # not attacked, the most important first …
+    num_rest: int = 0  # … of all
+
+
 def _has_stages(seconds: dict[str, float]) -> dict[str, float]:
     if not {"attack", "match"} <= seconds.keys():
         raise ValueError("needs the seconds of `attack` and `match`")
@@ -233,6 +259,7 @@ class Record(Strict):
     seconds: Annotated[dict[str, float], AfterValidator(_has_stages)]
     attack: Annotated[dict[str, Any], AfterValidator(_describes_attack)]
     target: TargetRecord
+    file: FileRecord = Field(default_factory=FileRecord)
     hashes: Hashes
     data: str
     inputs: str  # how the model is taken to have seen them

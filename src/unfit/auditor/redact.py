@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unfit.auditor.audit import Audit
 from unfit.auditor.grades import Grade
+from unfit.auditor.published import without_paths
 from unfit.auditor.record import Record, SampleRecord
 from unfit.auditor.request import AuditRequest
 
@@ -37,7 +38,7 @@ def redact(audit: Audit) -> Audit:
     The salt of the hashes is random and not stored, so nobody can recover indices by trying them all.
     """
     salt = secrets.token_bytes(32)
-    record = _without_paths(audit.record)
+    record = _without_keys(_without_paths(audit.record))
     samples = [
         sample.model_copy(update={"index": _hash(salt, sample.index)})
         for sample in averaged(record, record.samples)
@@ -150,6 +151,14 @@ def _without_paths(record: Record) -> Record:
     new: dict[str, Any] = {"data": _last(record.data), "repeat": record.repeat and _named(record.repeat)}
     new |= {name: round(getattr(record, name), DIGITS) for name in ("threshold", "recognisable")}
     return record.model_copy(update=new | {"rates": rates})
+
+
+def _without_keys(record: Record) -> Record:
+    """Keys of entries in the file may be names of people: only counts stay."""
+    new: dict[str, Any] = {
+        name: [*map(without_paths, getattr(record, name))] for name in ("reasons", "next_steps")
+    }
+    return record.model_copy(update=new | {"file": record.file.model_copy(update={"places": [], "rest": []})})
 
 
 def _named(request: AuditRequest) -> AuditRequest:

@@ -30,6 +30,9 @@ EQUAL = 1e-3  # relative error of each value of a short sample …
 VERBATIM = 1e-6  # … and of one with fewer than four: more would be chance
 LEAST = 4  # values off the lowest and off the highest: unit vectors and masks stand in many files
 SKETCH = 32  # directions in which all pairs are compared before the closest are in all
+RARE = 40.0  # bits: 2^24 pairs of a row and a sample are many, and columns are not independent
+REFERENCES = 1000  # samples that tell how common a value is …
+MOST_COLUMNS = 256  # … in so many columns: more would not be needed
 BLOCK = 2**22  # values that are compared at once
 PAIRS = 2**24  # distances at once
 NUMBERS = re.compile(r"[\s\d.,;+\-eE\[\]()]+")  # a text of nothing but numbers
@@ -40,11 +43,13 @@ TYPES = (torch.uint8, torch.float16, torch.float32, torch.float64)  # that raw b
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Which samples stand in the file, and the paths of the items that hold any of them."""
+    """Which samples stand in the file, and the items that hold private or unseen ones."""
 
     private: Tensor  # bool (n,)
     unseen: Tensor  # bool (m,)
-    places: list[str]
+    rare: Tensor  # bool (n,): of the private ones, those that do not repeat by themselves
+    places: list[Item]
+    unseen_places: list[Item]
 
 
 def stored_samples(
@@ -59,17 +64,43 @@ def stored_samples(
         mean: What is subtracted from `sets` before the net sees them.
     """
     num, total = len(given[0]), len(given[0]) + len(given[1])
-    found, places = torch.zeros(total, dtype=torch.bool), []
+    found = torch.zeros(total, dtype=torch.bool)
+    places: list[Item] = []
+    unseen_places: list[Item] = []
     judges = _judges(sets, given, mean)
     for item in target.contents:
         here = torch.zeros_like(found)
         for judge in judges:
             for rows in _rows_of(item, judge.d):
                 here |= judge.held(rows)
-        if here.any():
-            places.append(item.path)
-            found |= here
-    return Stored(found[:num], found[num:], places)
+        places += [item] * bool(here[:num].any())
+        unseen_places += [item] * bool(here[num:].any())
+        found |= here
+    rare = found & (surprise(torch.cat([each.x.flatten(1) for each in given])) >= RARE)
+    return Stored(found[:num], found[num:], rare[:num], places, unseen_places)
+
+
+def surprise(x: Tensor) -> Tensor:
+    """−log2 of the probability that a sample drawn at random equals each of x (n, d), column by column.
+
+    Records of a few categories repeat in any two tables of the same kind: that one stands in a file says little.
+    In each column the samples themselves tell how common a value is; of values that no other sample has, how many
+    are near it. As if columns were independent: they are not, so a probability that counts has to be tiny.
+    """
+    random = torch.Generator().manual_seed(0)
+    columns = torch.randperm(x.shape[1], generator=random)[:MOST_COLUMNS]
+    x = x[:, columns].double()
+    others = x[torch.randperm(len(x), generator=random)[:REFERENCES]].T.sort(1).values.contiguous()
+    spread, values = x.std(0)[:, None] if len(x) > 1 else torch.ones(x.shape[1], 1), x.T.contiguous()
+    wide = SPREADS * spread
+    narrow = wide if x.shape[1] >= FEW else torch.minimum(EQUAL * torch.maximum(values.abs(), spread), wide)
+
+    def share(tolerance: Tensor, own: int) -> Tensor:
+        above = torch.searchsorted(others, values + tolerance, right=True)
+        return (above - torch.searchsorted(others, values - tolerance) - own).clamp_min(0) / others.shape[1]
+
+    near = share(wide, 0).clamp_min(1 / others.shape[1]) * (narrow / wide.clamp_min(1e-300)).clamp(max=1)
+    return -torch.maximum(share(narrow, 1), near).clamp(1e-12, 1).log2().sum(0)
 
 
 # What is looked for -------------------------------------------------------------------------------------------
@@ -243,7 +274,8 @@ def _by_channel(channels: int, last: bool) -> Callable[[Tensor], Tensor]:
     """Pictures are often normalised channel by channel."""
 
     def ready(rows: Tensor) -> Tensor:
-        maps = rows.view(len(rows), -1, channels) if last else rows.view(len(rows), channels, -1)
+        size = rows.shape[1] // channels  # −1 is ambiguous where there are no rows
+        maps = rows.view(len(rows), size, channels) if last else rows.view(len(rows), channels, size)
         along = 1 if last else 2
         maps = maps - maps.mean(along, keepdim=True)
         return torch.nn.functional.normalize(maps, dim=along).flatten(1) / math.sqrt(channels)

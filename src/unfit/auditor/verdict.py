@@ -47,6 +47,7 @@ ATTACKERS: dict[Attacker, str] = {
     "knows the start": "an attacker who also has the base, the weights that training started from",
     "found the start": "an attacker who has the weights alone and computes their initial weights from them",
     "has the optimiser": "an attacker who has the checkpoint with the state of its optimiser",
+    "reads the file": "an attacker who only reads the file",
 }
 
 
@@ -106,6 +107,16 @@ class Doubt(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Verbatim:
+    """Training samples that stand in the file itself, beyond chance: no attack is needed to read them."""
+
+    reason: str
+    step: str
+    num_exact: int  # they, and those with a proof
+    num_graded: int  # they, and those of the policy's grade
+
+
+@dataclass(frozen=True)
 class Sight:
     """What the auditor knows besides: the signal check, and why the two sets cannot be compared, if so."""
 
@@ -130,20 +141,38 @@ class Decision:
     verdict: Verdict
     reasons: list[str]
     next_steps: list[str]  # what to do about a leak or an inconclusive audit; nothing after a pass
+    attacker: Attacker  # whom the verdict speaks of: of a leak, the weakest who can do it
 
 
-def decide(surfaces: Sequence[Attacked], joined: Found, policy: Policy) -> Decision:
+def decide(
+    surfaces: Sequence[Attacked], joined: Found, policy: Policy, verbatim: Verbatim | None = None
+) -> Decision:
     """The verdict on all that was attacked, the strongest surface first; `joined` counts each sample's best grade.
 
     One leak is a leak. A pass needs every surface to pass.
     """
-    strongest = surfaces[0]
-    if leaks := _leaks(joined, strongest.sight, policy):
-        step = STRIP if strongest.effort.attacker == "has the optimiser" else DEFEND
-        return Decision("leak", [*leaks, f"this is what {ATTACKERS[strongest.effort.attacker]} can do"], [step])
+    _, effort, sight = surfaces[0]
+    stored, attacked = _leaks_verbatim(joined, sight, policy, verbatim), _leaks(joined, sight, policy)
+    if stored or attacked:
+        attacker = effort.attacker if attacked else "reads the file"
+        steps = [verbatim.step] if verbatim and stored else []
+        steps += [STRIP if attacker == "has the optimiser" else DEFEND] if attacked else []
+        reasons = [*stored, *attacked, f"this is what {ATTACKERS[attacker]} can do"]
+        return Decision("leak", reasons, steps, attacker)
     if doubts := [doubt for surface in surfaces for doubt in _doubts(*surface, policy)]:
-        return Decision("inconclusive", *(list(dict.fromkeys(words)) for words in zip(*doubts, strict=True)))
-    return Decision("pass", _passes(joined, strongest.effort, policy), [])
+        reasons, steps = (list(dict.fromkeys(words)) for words in zip(*doubts, strict=True))
+        return Decision("inconclusive", reasons, steps, effort.attacker)
+    allowed = [f"{verbatim.reason}: within the limit of {policy.max_recovered}"] if verbatim else []
+    return Decision("pass", [*allowed, *_passes(joined, effort, policy)], [], effort.attacker)
+
+
+def _leaks_verbatim(found: Found, sight: Sight, policy: Policy, verbatim: Verbatim | None) -> list[str]:
+    """They count together with all else that is beyond chance: a limit is one for all ways to a sample."""
+    if verbatim is None:
+        return []
+    beyond_chance = found.p_value < SIGNIFICANT and not sight.differences
+    num = verbatim.num_graded if beyond_chance else verbatim.num_exact
+    return [verbatim.reason] if num > policy.max_recovered else []
 
 
 def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:

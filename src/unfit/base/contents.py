@@ -305,7 +305,7 @@ def second_states(target: Holder) -> list[str]:
     """
     attacked = target.weights["layer1.weight"]
     shapes = Counter(tuple(value.shape) for value in target.weights.values())
-    groups = _groups(item for item in target.contents if not _is_optimisers(item.path))
+    groups = _groups(item for item in target.contents if not is_optimisers(item.path))
     fitting = {
         name: weights
         for name, items in groups.items()
@@ -318,7 +318,7 @@ def second_states(target: Holder) -> list[str]:
     others = [name for name in fitting if name and name not in own]
     several = len(target.weights) > 2
     named = [name for name in others if _is_file_level(name) or several or _is_average(name)]
-    return [name for name in named if not any(_is_under(name, other) for other in named if other != name)]
+    return [name for name in named if not any(is_under(name, other) for other in named if other != name)]
 
 
 def unread_moments(target: Holder) -> list[str]:
@@ -375,12 +375,19 @@ def _is_average(group: str) -> bool:
     return not AVERAGES.isdisjoint(re.split(r"[^a-z]+", group.lower()))
 
 
-def _is_under(group: str, other: str) -> bool:
-    return group.startswith((f"{other}.", f"{other}["))
+def is_under(path: str, other: str) -> bool:
+    """Whether this path lies in the other."""
+    return path.startswith((f"{other}.", f"{other}["))
 
 
-def _is_optimisers(path: str) -> bool:
-    first = path.partition("[")[0].rpartition(": ")[2].lower()
+def root_of(path: str) -> str:
+    """`optimizer` of `optimizer['state'][0]`."""
+    return path.partition("[")[0]
+
+
+def is_optimisers(path: str) -> bool:
+    """Whether this belongs to the state of an optimiser."""
+    first = root_of(path).rpartition(": ")[2].lower()
     return first in OPTIMISERS or first.startswith("optim") or _last(path) in _STATE
 
 

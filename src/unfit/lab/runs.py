@@ -19,7 +19,8 @@ from pathlib import Path
 from unfit.attacker.shelf import NOWHERE, open_shelf
 from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, attack_all, refuse_short
 from unfit.auditor.case import Case, Members, read_case
-from unfit.auditor.evidence import Evidence, concluded, evidence, examine, refuse_misfit
+from unfit.auditor.conclude import Evidence, concluded
+from unfit.auditor.evidence import evidence, examine, refuse_misfit
 from unfit.auditor.pool import Pool
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
@@ -162,7 +163,7 @@ def _audit(request: AuditRequest, case: Case, progress: Report, began: float, pa
     if request.candidates is None:
         refuse_short(request.attack, case, began)
     examined = examine(case, request.policy)
-    refuse_misfit(examined.fitting)
+    refuse_misfit(examined, request.policy)
     shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)
     comparing, controlling, attacking = split(progress, shares)
     before = time.perf_counter()
@@ -176,7 +177,7 @@ def _audit(request: AuditRequest, case: Case, progress: Report, began: float, pa
     shelf = NOWHERE if parts is None else open_shelf(parts, _key(request, case))
     with limited(request.attack.limit, began):
         found = attack_all(case, request.attack, request.candidates, measure, examined.seconds, attacking, shelf)
-        return Audit(*concluded(found, request.policy))
+        return Audit(*concluded(found, request.policy, examined.published))
 
 
 def _key(request: AuditRequest, case: Case) -> str:

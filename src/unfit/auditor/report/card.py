@@ -28,7 +28,7 @@ def card(record: Record) -> str:
 
 | came back | training samples | unseen samples, the control |
 |---|---|---|
-| exactly, with a proof | {record.num_proven} of {n} | |
+| exactly | {record.num_proven} of {n} | |
 | recognisably or exactly | {record.num_recognisable} of {n} | {record.num_recognisable_unseen} of {m} |
 | a trace or more | {record.num_recovered} of {n} | {record.num_recovered_unseen} of {m} |
 

@@ -8,6 +8,7 @@ const { samples, unseen, tables } = data;
 const PICTURES = { reconstruction: data.words.reconstruction, original: "training sample", unseen: "nearest unseen" };
 const FEATURES = { reconstructed_features: "features read out of the weights", features: "features of the training sample" };
 const ABOUT = { ...PICTURES, ...FEATURES };
+const about = (kind, i) => (kind === "reconstruction" && samples[i].stored ? "stands in the file" : ABOUT[kind]);
 const OPEN_ROWS = 12; // of a table; the rest can be folded out
 const CARD = { rows: 4, entries: 12 }; // of a vector, in a card
 const SHOWN = 45; // cards at a time, as many pairs as the papers show
@@ -25,7 +26,7 @@ const draw = (parent, name, attributes, ...children) =>
 // ---- numbers
 
 const recovered = (sample) => sample.similarity > state.threshold;
-const word = (sample) => (sample.proven ? "exact"
+const word = (sample) => (sample.proven || sample.stored ? "exact"
   : sample.similarity > Math.max(data.recognisable, state.threshold) ? "recognisable" : recovered(sample) ? "trace" : "nothing");
 const MARKS = { exact: "proven", recognisable: "recovered", trace: "recovered trace", nothing: "not-recovered" };
 const mark = (sample) => MARKS[word(sample)];
@@ -299,8 +300,8 @@ function picture(kind, i) {
   if (kind === "reconstruction" && blank.has(i)) return make("div", { class: "blank" }, "no picture was sought");
   const { columns, width, height } = byId(`sheet-${kind}`).dataset;
   const place = kind === "unseen" ? data.nearest[i] : i;
-  const about = kind === "unseen" ? "nearest unseen image" : `${ABOUT[kind]}: ${samples[i].index}`;
-  const canvas = make("canvas", { width, height, role: "img", "aria-label": about, class: kind });
+  const label = kind === "unseen" ? "nearest unseen image" : `${about(kind, i)}: ${samples[i].index}`;
+  const canvas = make("canvas", { width, height, role: "img", "aria-label": label, class: kind });
   const corner = [(place % columns) * width, Math.floor(place / columns) * height];
   ready.get(kind).then((sheet) => canvas.getContext("2d").drawImage(sheet, ...corner, width, height, 0, 0, width, height));
   return canvas;
@@ -309,7 +310,7 @@ function picture(kind, i) {
 const row = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
 
 const figures = (wanted, i) => (wanted.length ? [make("div", { class: "pictures" }, ...wanted.map((kind) =>
-  make("figure", {}, picture(kind, i), make("figcaption", {}, ABOUT[kind]))))] : []);
+  make("figure", {}, picture(kind, i), make("figcaption", {}, about(kind, i)))))] : []);
 
 /** What there is to see of a sample, and its numbers. */
 function pairOf(i) {

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from unfit.auditor.calibration import roc
-from unfit.auditor.record import OF_FEATURES, OF_SAMPLES, OF_UNSEEN, Attacker, Record
+from unfit.auditor.record import OF_FEATURES, OF_SAMPLES, OF_UNSEEN, Attacker, Kind, Record
 from unfit.auditor.report import plots
 from unfit.auditor.report.vectors import Tables, as_tables, cells, short, stills
 from unfit.auditor.samples import Measure
@@ -35,6 +35,7 @@ HEADLINE_ATTACKERS: dict[Attacker, str] = {
     "knows the start": "To someone who has its weights and its base, which training started from",
     "found the start": "To someone who has its weights alone, and computes its initial weights from them",
     "has the optimiser": "To someone who has this checkpoint, with the state of its optimiser",
+    "reads the file": "To anyone who opens this file",
 }
 KNOWING: dict[Attacker, str] = {
     "knows the start": ", which was given the base that training started from,",
@@ -61,6 +62,8 @@ def page(record: Record, arrays: Arrays) -> str:
         headline=headline(record),
         attacker=ATTACKERS[record.attacker],
         false_proofs=FALSE_PROOFS,
+        num_stored=sum(sample.stored for sample in record.samples),
+        kinds=KINDS,
         classes=_classes(record),
         data=_data(record, arrays, tables),
         sheets=_sheets(record, arrays) if images else {},
@@ -108,11 +111,15 @@ def headline(record: Record) -> str:
 
 
 def _given_away(record: Record) -> str:
-    """How many are recognisable; traces only where none is."""
+    """How many are recognisable; traces only where none is. Whoever only reads the file gets what stands in it."""
+    if record.attacker == "reads the file":
+        return str(record.file.num_stored)
     return str(record.num_recognisable) if record.num_recognisable else f"traces of {record.num_recovered}"
 
 
 def _how(record: Record) -> str:
+    if record.attacker == "reads the file":
+        return ", exactly"
     if not record.num_recognisable:
         return ", which says that they were trained on and not what they are"
     if record.num_proven == record.num_recognisable:
@@ -120,6 +127,13 @@ def _how(record: Record) -> str:
     return f", recognisably ({record.num_proven} of them exactly)" if record.num_proven else ", recognisably"
 
 
+KINDS: Final[dict[Kind, str]] = {
+    "second state": "other weights of this model",
+    "optimiser": "state of the optimiser",
+    "tensor": "numbers",
+    "text": "text",
+    "model": "a layer of the model",
+}
 PICTURES = ("original", "reconstruction", "unseen")
 STILL_KINDS = ("original", "reconstruction")
 MOST_STILL = 45  # pairs, as many as the papers show

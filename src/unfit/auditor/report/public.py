@@ -13,7 +13,7 @@ from unfit.base.errors import clean
 
 MEANING: dict[Verdict, str] = {
     "pass": "No more training samples came back than the policy allows.",
-    "leak": "The weights give training samples away.",
+    "leak": "The file gives training samples away.",
     "inconclusive": "The audit could not decide, so the model must not pass; the audit itself says why.",
 }
 

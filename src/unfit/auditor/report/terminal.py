@@ -78,10 +78,7 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
 def _counts(record: Record) -> Iterator[tuple[str, str]]:
     n, unseen, oracle = record.num_samples, record.num_unseen, record.oracle
     low, high = record.recovered_interval
-    yield (
-        "exact",
-        f"{record.num_proven} of {n}, unseen {record.num_proven_unseen} of {unseen} (proven from the weights)",
-    )
+    yield "exact", f"{record.num_proven} of {n}, {_how_exact(record)}"
     yield (
         "recognisable",
         f"{record.num_recognisable} of {n}, unseen {record.num_recognisable_unseen} of {unseen} "
@@ -108,6 +105,14 @@ def _counts(record: Record) -> Iterator[tuple[str, str]]:
             "knows them",
             f"the outputs are better for these samples than for unseen ones (p = {oracle.knows_p_value:.1g})",
         )
+
+
+def _how_exact(record: Record) -> str:
+    file = record.file
+    if not file.num_stored:
+        return f"unseen {record.num_proven_unseen} of {record.num_unseen} (proven from the weights alone)"
+    unseen = f"unseen {file.num_stored_unseen} of {record.num_unseen}"
+    return f"verbatim in the file ({unseen}), or proven from the weights alone"
 
 
 def _comparisons(record: Record) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,8 @@ from unfit.attacker.stationarity import Score
 from unfit.attacker.sweep.run import sweep
 from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, find_candidates, load_audit
 from unfit.auditor.case import private_set, read_case
-from unfit.auditor.evidence import concluded, evidence, examine
+from unfit.auditor.conclude import concluded
+from unfit.auditor.evidence import evidence, examine
 from unfit.auditor.request import AuditRequest, Policy
 from unfit.auditor.samples import Samples
 from unfit.auditor.sources import read_source
@@ -278,8 +279,9 @@ class Lab:
             blind = 0 if attack == "auto" else None  # as the papers' attackers, who do not look for the seed
             value = named_attack("kkt" if attack == "paper" else attack, seed=self.seed, seeds=blind)
         pool = find_candidates(case, value, given, attacking)
-        found = evidence(case, pool, Policy(), examine(case, Policy()), progress=matching)
-        return Audit(*concluded([found], Policy()))
+        examined = examine(case, Policy())
+        found = evidence(case, pool, Policy(), examined, progress=matching)
+        return Audit(*concluded([found], Policy(), examined.published))
 
     def _papers(self, target: Target, name: str, made: Setup, progress: Report) -> Candidates | Path:
         """The papers' solver: a hundred runs with random settings, here or on a cluster, or one as published."""
