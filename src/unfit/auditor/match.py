@@ -115,7 +115,7 @@ def match(
     blocks = in_blocks(candidates) if isinstance(candidates, Tensor) else candidates
     if not len(blocks):
         nothing, zero = torch.zeros_like(samples.x), torch.zeros(len(samples))
-        ssims = zero.clone() if samples.is_image else None
+        ssims = zero.clone() if samples.is_image else None  # a file holds no tensor twice
         return Matches(nothing, nothing, zero, ssims, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
     num_near = min(NEIGHBOURS, len(blocks) - (0 if copies is None else int(copies.sum())))
     distances = _distances_to(blocks, samples.measure != "relative error")
