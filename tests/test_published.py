@@ -174,7 +174,8 @@ def test_a_file_with_other_tensors_of_that_shape_is_no_leak(place: str, tmp_path
     for x in (RANDOM, OTHERS[0]):
         record = WAYS[place](tmp_path, x[:HELD].clone()).record
         assert record.verdict == "inconclusive"  # the attack is a baseline, which never passes
-        assert not any("verbatim" in each or "not attacked" in each for each in record.reasons), record.reasons
+        told = [each for each in record.reasons if "a way around the attacked layer" not in each]  # a bank is one
+        assert not any("verbatim" in each or "not attacked" in each for each in told), told
         assert (record.file.num_stored, record.file.num_stored_unseen, record.num_proven) == (0, 0, 0)
 
 
@@ -331,14 +332,18 @@ def test_what_was_not_attacked_is_named_the_largest_first(tmp_path: Path) -> Non
 
 def test_a_redacted_audit_keeps_counts_and_no_names(tmp_path: Path) -> None:
     """Keys can be names of patients."""
-    entries = {"batch of ada": PRIVATE[0][:9].clone(), "ada": trained(PRIVATE, 1), "scan of ada": torch.rand(9)}
+    entries = {
+        "batch of Lovelace": PRIVATE[0][:9].clone(),
+        "Lovelace": trained(PRIVATE, 1),
+        "scan of Lovelace": torch.rand(9),
+    }
     result = audited_with(tmp_path, **entries)
-    assert "ada" in result.to_json()
+    assert "Lovelace" in result.to_json()
     bare = redact(result)
-    assert not any("ada" in text for text in (bare.to_json(), bare.to_html(), bare.summary()))
+    assert not any("Lovelace" in text for text in (bare.to_json(), bare.to_html(), bare.summary()))
     assert bare.record.reasons[0].startswith("9 of 40 training samples stand verbatim in the file")
     assert (bare.record.file.num_places, bare.record.file.num_rest) == (1, 3)
-    entries = {"ada": trained(PRIVATE, 1), "ada's": {"exp_avg": torch.rand(24, 100)}}
+    entries = {"Lovelace": trained(PRIVATE, 1), "ada's": {"exp_avg": torch.rand(24, 100)}}
     unread = redact(audited_with(tmp_path, **entries))
     assert "ada" not in unread.to_json()
     assert sum("were not attacked" in reason for reason in unread.record.reasons) == 2

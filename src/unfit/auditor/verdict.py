@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from unfit.auditor.calibration import chance, p_more_often
 from unfit.auditor.grades import GRADE_WORDS, GRADES, Grade
+from unfit.auditor.measured import false_proofs
 from unfit.auditor.record import Attacker, Verdict
 from unfit.auditor.request import Policy
 
@@ -20,8 +21,6 @@ SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no
 NEARLY = 0.05  # … but if chance gives it less often than this, an audit must not pass on it
 FAR_MORE = 2  # times the samples that were given: what else the weights hold may hide these
 ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search for a sufficient number goes
-# benchmarks/proofs.py
-FALSE_PROOFS = "of 11,505 proofs in tests with known samples, none was false: at most 0.027%, with 95% confidence"
 BASELINES = ("weights", "inversion")
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
 # what to do about a doubt
@@ -183,7 +182,7 @@ def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
         leaks.append(
             f"{found.num_exact} of {found.num_samples} training samples are recovered exactly, each with a proof "
             f"from the weights alone, and {found.num_exact_unseen} of {found.num_unseen} unseen ones "
-            f"({FALSE_PROOFS})"
+            f"({false_proofs()})"
         )
     num = found.num(policy.fail_on)
     comparable = not sight.differences
