@@ -313,7 +313,7 @@ merged: nothing can be proven there. Seeds {total["first_seed"]:,} to {total["la
     yield from f"""
 Proofs of one model depend on each other. Of {models} models with an exact sample, {false} have a false proof: at most
 {upper(int(false), int(models)):.2g} of such models, with 95% confidence. Models with more samples are not among these; from 150
-samples upwards `peel` searches in another way ([exact zeros](research/exact-zeros.md)).
+samples upwards `peel` searches in another way ([method](method.md#peel-exact-recovery-with-a-proof)), and its proofs follow the same rules.
 """.splitlines()
 
 
