@@ -272,8 +272,7 @@ def find_cause(case: Case) -> str | None:
     if not is_better(torch.zeros_like(before), before):  # too few errors for anything to be better
         return None
     tried = forms(case.private, seen)
-    sums = [float(errors_of(net, form, choosing, choosing).sum()) for form in tried]
-    best, *equal = [form for form, total in zip(tried, sums, strict=True) if total == min(sums)]
+    best = best_of(net, tried, choosing)[0]
     after = errors_of(net, best, choosing, judging)
     p_value = guessing(outputs(net, best.change(judging.x)), judging)[1]
     is_order = truth == "classes" and float(_relabelled(net, seen, judging)[0].sum()) <= float(after.sum())
@@ -287,6 +286,7 @@ def find_cause(case: Case) -> str | None:
     if is_order:
         words = order_words(order_of(_answers(net, seen, some), some.y, some.num_classes))
         return f"with the labels {words} the model {score_words(_relabelled(net, seen, some)[0], truth)}"
+    best, *equal = best_of(net, tried, some)  # now that one is better, all samples say which
     several = best.scaled and any(form.scaled for form in equal)
     also = "; other scales do as well: take the one it was trained with" if several else ""
     how = best.options if case.source and case.inputs in (AS_IS, CENTRED) and best.options else best.how
@@ -336,6 +336,12 @@ def errors_of(net: nn.Module, form: Form, fitted: Samples, judged: Samples) -> T
     """The errors of samples in this form, with outputs read as does other samples most justice."""
     rule = rule_of(outputs(net, form.change(fitted.x)), fitted)
     return rule(outputs(net, form.change(judged.x)), judged)
+
+
+def best_of(net: nn.Module, tried: list[Form], samples: Samples) -> list[Form]:
+    """The forms with the fewest errors, simple ones first."""
+    sums = [float(errors_of(net, form, samples, samples).sum()) for form in tried]
+    return [form for form, total in zip(tried, sums, strict=True) if total == min(sums)]
 
 
 def _answers(net: nn.Module, seen: Form, samples: Samples) -> Tensor:
