@@ -1,5 +1,7 @@
 """docs/results.md: benchmarks store their sections as JSON in benchmarks/stored, and `make results` renders them.
 
+Numbers that verdicts quote are counts of a section. They are written to src/unfit/auditor/measured.json along with the page.
+
 python benchmarks/page.py                     # render
 python benchmarks/page.py take TITLE [CODE…]  # store a section as docs/results.md has it now, written by hand
 
@@ -31,6 +33,7 @@ from unfit.base.files import Strict, read_as, write_json
 ROOT = Path(__file__).parents[1]
 DOCS, STORED, SOURCE = ROOT / "docs", Path(__file__).parent / "stored", ROOT / "src" / "unfit"
 RESULTS = DOCS / "results.md"
+MEASURED = SOURCE / "auditor" / "measured.json"
 SEEDS = (0, 1, 2)
 BUSY = 0.1  # cores that others keep busy; beside more, seconds measure them too
 LOOK = 2.0  # seconds of looking at the machine before a benchmark that measures seconds
@@ -71,6 +74,7 @@ class Section(Strict):
         default_factory=dict
     )  # hashes by room or module; empty: from before they were kept
     content: list[list[str] | Table]  # lines of words, and tables
+    counts: dict[str, int | float] = Field(default_factory=dict)  # what a verdict quotes
 
     @property
     def file(self) -> Path:
@@ -170,9 +174,12 @@ def write_section(title: str, lines: Iterable[str], code: Sequence[str], timed: 
         refuse_if_busy(others)
     if others > BUSY:
         content = [part.without_seconds() if isinstance(part, Table) else part for part in content]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, no accelerator, PyTorch {torch.__version__}"
-    store(Section(title=title, place=place_of(title), date=str(date.today()), machine=machine, others=others, code=hashes, content=content))  # fmt: skip
+    store(Section(title=title, place=place_of(title), date=str(date.today()), machine=machine(), others=others, code=hashes, content=content))  # fmt: skip
     render()
+
+
+def machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores, no accelerator, PyTorch {torch.__version__}"
 
 
 def parse(lines: Iterable[str]) -> list[list[str] | Table]:
@@ -211,8 +218,14 @@ def page() -> str:
     return "\n".join([HEAD, *(line for section in stored() for line in section.lines)]).rstrip() + "\n"
 
 
+def quoted() -> dict[str, dict[str, int | float]]:
+    """The counts of every section that has some, by the name of its file."""
+    return {section.file.stem: section.counts for section in stored() if section.counts}
+
+
 def render() -> None:
     RESULTS.write_text(page(), encoding="utf-8")
+    write_json(MEASURED, quoted())
 
 
 def take(title: str, code: Sequence[str]) -> None:

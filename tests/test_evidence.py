@@ -36,6 +36,7 @@ from unfit.auditor.calibration import chance
 from unfit.auditor.case import private_set, unseen_set
 from unfit.auditor.compare import compare
 from unfit.auditor.evidence import most_samples
+from unfit.auditor.measured import false_proofs
 from unfit.auditor.record import Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
@@ -91,7 +92,7 @@ SILENT = Sight(oracle_p_value=0.4, num_held=0)
         ((23, 9, 0), {}, {}, {"max_recovered": 9}, "pass", "within the limit of 9"),
         ((23, 9, 2), {}, {}, {"max_recovered": 8}, "leak", "9 of 40 training samples are recognisable or exact"),
         ((1, 0, 0), {}, {}, {}, "pass", "1 shows a trace"),
-        ((0, 0, 1), {}, {}, {}, "leak", "proof"),
+        ((0, 0, 1), {}, {}, {}, "leak", false_proofs()),
         ((0, 0, 1), {}, {}, {"max_recovered": 1}, "pass", "1 of 40"),
         # a trace is evidence of membership: it gates only if the policy says so
         ((23, 0, 0), {}, {}, {"fail_on": "trace"}, "leak", "23 of 40 training samples leave a trace"),

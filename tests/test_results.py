@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A page of its own, of sections of its own."""
     monkeypatch.setattr(page, "STORED", tmp_path / "stored")
     monkeypatch.setattr(page, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(page, "MEASURED", tmp_path / "measured.json")
     monkeypatch.setattr(page, "LOOK", 0.05)
     return tmp_path
 

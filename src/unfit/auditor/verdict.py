@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from unfit.auditor.calibration import chance
 from unfit.auditor.grades import GRADE_WORDS, Grade
+from unfit.auditor.measured import false_proofs
 from unfit.auditor.record import Attacker, Verdict
 from unfit.auditor.request import Policy
 
@@ -19,8 +20,6 @@ SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no
 NEARLY = 0.05  # … but more seldom than this it is a reason to look again: an audit must not pass on it
 FAR_MORE = 2  # times the samples that were given: what else the weights hold may hide these
 ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search for a sufficient number goes
-# benchmarks/proofs.py
-FALSE_PROOFS = "of 11,505 proofs in tests with known samples, none was false: at most 0.027%, with 95% confidence"
 BASELINES = ("weights", "inversion")
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
 # what to do about a doubt
@@ -113,7 +112,7 @@ def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
     if found.num_exact > policy.max_recovered:
         leaks.append(
             f"{found.num_exact} of {found.num_samples} training samples come back with a proof that needs no data "
-            f"({FALSE_PROOFS})"
+            f"({false_proofs()})"
         )
     num = found.num(policy.fail_on)
     comparable = not sight.differences

@@ -18,11 +18,12 @@ from markupsafe import Markup, escape
 from torch import Tensor
 
 from unfit.auditor.calibration import roc
+from unfit.auditor.measured import false_proofs
 from unfit.auditor.record import OF_FEATURES, OF_SAMPLES, OF_UNSEEN, Attacker, Record
 from unfit.auditor.report import plots
 from unfit.auditor.report.vectors import Tables, as_tables, cells, short, stills
 from unfit.auditor.samples import Measure
-from unfit.auditor.verdict import ATTACKERS, FALSE_PROOFS, SIGNIFICANT, how_often
+from unfit.auditor.verdict import ATTACKERS, SIGNIFICANT, how_often
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_file
 from unfit.base.pictures import data_uri, embedded
@@ -56,7 +57,7 @@ def page(record: Record, arrays: Arrays) -> str:
         audit=record,
         headline=headline(record),
         attacker=ATTACKERS[record.attacker],
-        false_proofs=FALSE_PROOFS,
+        false_proofs=false_proofs(),
         classes=_classes(record),
         data=_data(record, arrays, tables),
         sheets=_sheets(record, arrays) if images else {},
