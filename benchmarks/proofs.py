@@ -55,7 +55,7 @@ PROOFS = 10_000  # at 0 false ones: at most 0.03%
 METHODS = ("peel", "cone")
 REMEDY = (
     "run `python benchmarks/proofs.py DATA RESULTS` (DATA: a folder with cifar-10-batches-bin and mnist; RESULTS: a new file; "
-    f"about an hour on one core for {PROOFS:,} proofs, --proofs 3000 takes a third of it), and commit benchmarks/stored, "
+    f"about half an hour on one idle core for {PROOFS:,} proofs, ten minutes with --proofs 3000), and commit benchmarks/stored, "
     "docs/results.md and src/unfit/auditor/measured.json. Where a rule was changed because of models measured here, move FIRST on"
 )
 PROVERS = tuple(f"attacker/attacks/{method}.py" for method in METHODS)
@@ -312,7 +312,7 @@ merged: nothing can be proven there. Seeds {total["first_seed"]:,} to {total["la
     yield table_row("all", rows)
     yield from f"""
 Proofs of one model depend on each other. Of {models} models with an exact sample, {false} have a false proof: at most
-{upper(int(false), int(models)):.2g} of such models, with 95% confidence. Models with more samples are not among these; from 150
+{100 * upper(int(false), int(models)):.2g}% of such models, with 95% confidence. Models with more samples are not among these; from 150
 samples upwards `peel` searches in another way ([method](method.md#peel-exact-recovery-with-a-proof)), and its proofs follow the same rules.
 """.splitlines()
 
