@@ -366,7 +366,8 @@ def test_counts_and_summary_are_those_of_the_record(face_audit: Audit, face_page
     assert (again.num_recovered, again.num_exact) == (record.num_recovered, record.num_proven)
     lines = face_audit.summary().splitlines()
     assert lines[0].startswith("leak: to someone who has its weights alone")
-    assert f"recognisable  {record.num_recognisable} of 40, unseen 0 of 40 (similarity above 0.60)" in lines
+    line = f"(similarity above {record.recognisable:.2f})"
+    assert f"recognisable  {record.num_recognisable} of 40, unseen 0 of 40 {line}" in lines
     assert max(map(len, lines)) <= 100
 
 

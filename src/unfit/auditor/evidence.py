@@ -405,7 +405,7 @@ def _answer(oracle: Oracle, fpr: float) -> OracleRecord:
         p_value=oracle.p_value(fpr),
         num_held=clearest.num_held(fpr),
         num_asked=len(clearest.own),
-        knows_p_value=None if oracle.knows is None else oracle.knows_p_value(fpr),
+        knows_p_value=oracle.knows_p_value,
         num_good=int((oracle.by_papers[0] > GOOD).sum()),
         num_good_unseen=int((oracle.by_papers[1] > GOOD).sum()),
     )

@@ -85,21 +85,24 @@ class Oracle:
         return min(self.answers, key=lambda each: each.p_value(fpr))
 
     @property
-    def num_questions(self) -> int:
-        """By which p-values are multiplied: one of many is small by chance."""
-        return len(self.answers) + (self.knows is not None)
+    def num_checks(self) -> int:
+        """Of the weights and, with labels, of the outputs: if both are made, each may err half as often."""
+        return 1 + (self.knows is not None)
 
     def p_value(self, fpr: float) -> float:
-        """Of the clearest answer of the weights."""
-        return min(1.0, self.num_questions * self.clearest(fpr).p_value(fpr))
+        """Of the clearest answer of the weights, times the number of questions."""
+        return min(1.0, self.num_checks * len(self.answers) * self.clearest(fpr).p_value(fpr))
 
-    def knows_p_value(self, fpr: float) -> float:
-        """Of the outputs being more right about private samples than about unseen ones."""
-        return 1.0 if self.knows is None else min(1.0, self.num_questions * self.knows.p_value(fpr))
+    @property
+    def knows_p_value(self) -> float | None:
+        """Of the outputs being more right about private samples than about unseen ones; None without labels."""
+        if self.knows is None:
+            return None
+        return min(1.0, self.num_checks * p_more(self.knows.own, self.knows.unseen))
 
 
 def p_more(reaction: Tensor, unseen_reaction: Tensor) -> float:
-    """How often chance alone would let the weights react more to all of the private samples (Mann–Whitney)."""
+    """How often chance alone would make these numbers so much larger for the private samples (Mann–Whitney)."""
     from scipy.stats import mannwhitneyu  # imported here because it takes a second to load
 
     return float(mannwhitneyu(reaction, unseen_reaction, alternative="greater").pvalue)

@@ -162,7 +162,7 @@ def decide(
         reasons, steps = (list(dict.fromkeys(words)) for words in zip(*doubts, strict=True))
         return Decision("inconclusive", reasons, steps, effort.attacker)
     allowed = [f"{verbatim.reason}: within the limit of {policy.max_recovered}"] if verbatim else []
-    return Decision("pass", [*allowed, *_passes(joined, effort, policy)], [], effort.attacker)
+    return Decision("pass", [*allowed, *_passes(joined, effort, sight, policy)], [], effort.attacker)
 
 
 def _leaks_verbatim(found: Found, sight: Sight, policy: Policy, verbatim: Verbatim | None) -> list[str]:
@@ -300,8 +300,12 @@ def _knows(sight: Sight) -> str:
     )
 
 
-def _passes(found: Found, effort: Effort, policy: Policy) -> list[str]:
+def _passes(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[str]:
     reasons = [_allowed(found, policy), f"this holds against {ATTACKERS[effort.attacker]}"]
+    if sight.accuracy and sight.accuracy[0] > sight.accuracy[1]:  # too little to show anything, and worth knowing
+        own, unseen = sight.accuracy
+        words = f"the model is right about {own:.0%} of these samples and {unseen:.0%} of unseen ones"
+        reasons.append(f"{words}, which chance alone would do {how_often(sight.knows_p_value)}")
     if not effort.base_given:
         reasons.append("a fine-tuned model must be audited with the weights it was tuned from, its base")
     return reasons
