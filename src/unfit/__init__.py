@@ -18,16 +18,8 @@ Errors:     UnfitError, MisfitError
 help(unfit.audit) and its like describe every parameter, with an example.
 """
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-# Before PyTorch is loaded. Threads that spin while they wait make a machine with other work many times slower;
-# those that sleep at once are woken thousands of times a second. A thousand turns, some microseconds, are near the
-# best of both: an attack of 39 s takes 23, and two at once 46 instead of 33 (spinning on: 20, and 241).
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from unfit.attacker.attacks import attack as attack

@@ -25,6 +25,7 @@ from unfit.base.load import Reading, load_base, load_target
 from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.notebook import AMBER, bullets, card, lead, table
 from unfit.base.target import NotPlainError, Target, Weights
+from unfit.base.threads import threads
 from unfit.base.times import duration
 
 STANDARD = 0.1  # relative difference of the noise from a standard start's
@@ -91,6 +92,7 @@ class Preflight:
         return {"applies": self.applies, **asdict(self)}
 
 
+@threads()
 def preflight(
     model: Target | nn.Module | Estimator,
     base: Target | nn.Module | Estimator | None = None,

@@ -44,6 +44,7 @@ from unfit.base.modules import Estimator
 from unfit.base.progress import Report, quiet, reporting, split
 from unfit.base.reservation import PRIVATE_FILE, PRIVATE_FOLDER
 from unfit.base.target import Target
+from unfit.base.threads import threads
 
 SUMMARY_WIDTH = 100  # columns
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
@@ -170,6 +171,7 @@ def load_record(path: Path) -> Record:
     return read_as(Record, path)
 
 
+@threads()
 def audit(
     model: Target | nn.Module | Estimator,
     private: Arrays,

@@ -31,6 +31,7 @@ from unfit.base.files import new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
 from unfit.base.progress import Report, quiet, reporting, split
 from unfit.base.target import Target, save_target, save_weights
+from unfit.base.threads import threads
 from unfit.lab.checkpoints import Keeper, checkpoint_folder
 from unfit.lab.controls import run_baselines, run_controls
 from unfit.lab.fit import Fit, fit
@@ -39,6 +40,7 @@ from unfit.lab.training import TIME_LIMIT, FitSettings
 RUN_FILES = ("target.safetensors", "target.json", "start.safetensors", "members.json", "fit.json")
 
 
+@threads()
 def fit_run(
     source: Source,
     n: int,
@@ -119,6 +121,7 @@ def source_of(run: Path) -> str:
     return str(read_json(run / "members.json")["data"])
 
 
+@threads()
 def audit_run(request: AuditRequest, progress: Report | bool = quiet, parts: Path | None = None) -> Audit:
     """Audit a run folder, or a bare checkpoint whose data are named: what `unfit audit` does.
 
@@ -135,6 +138,7 @@ def audit_run(request: AuditRequest, progress: Report | bool = quiet, parts: Pat
         return _audit(request, read_case(request), report, began, parts)
 
 
+@threads()
 def repeat_audit(record: Record, progress: Report = quiet, parts: Path | None = None) -> Audit:
     """Repeat an audit on the same weights and the same data; only the times differ."""
     if record.repeat is None:

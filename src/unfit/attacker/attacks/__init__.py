@@ -22,6 +22,7 @@ from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.progress import Report, quiet, reporting
 from unfit.base.target import Target
+from unfit.base.threads import threads
 
 Kkt = Annotated[FastKKT | PaperKKT, Field(discriminator="solver")]
 # A new attack is a file beside this one, and its name here.
@@ -67,6 +68,7 @@ def attack(
         return run_attack(value, target, start, report)
 
 
+@threads()
 def run_attack(attack: Method, target: Target, base: Target | None, progress: Report = quiet) -> Candidates:
     check_attack(attack, target, base)
     mixtures = read_mixtures(target, base)

@@ -34,6 +34,7 @@ from unfit.attacker.stationarity import (
 from unfit.base.budget import is_over
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet, split
+from unfit.base.threads import spread
 
 MULTIPLIER_RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal: it keeps near-copies apart
 LEAST_MULTIPLIER = 0.1  # of the mean: a candidate at 0 would have no signal and never move again
@@ -110,14 +111,20 @@ class FastKKT(Method):
         m = num_candidates(self.num_candidates, mixtures.span.rank, score, architecture.num_outputs)
         if mixtures.span.rank < 2:
             return
-        for i, run in enumerate(runs):
-            progress(i / len(runs), f"run {run + 1} of {self.runs}, {m} candidates")
-            if is_over():
-                return
-            for iteration, loss, maps, label, multiplier in alternate(mixtures, score, m, self, run):
-                name = f"kkt: run {run + 1}, iteration {iteration}"
-                known = None if score == "any" else label.cpu()
-                yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu(), loss=loss)
+
+        def snapshots(run: int) -> list[Part]:
+            return [] if is_over() else list(self._of_run(mixtures, score, m, run))
+
+        progress(0, f"{len(runs)} runs, {m} candidates each")
+        for i, parts in enumerate(spread(snapshots, runs), 1):
+            progress(i / len(runs), f"run {i} of {len(runs)}, {m} candidates")
+            yield from parts
+
+    def _of_run(self, mixtures: Mixtures, score: Score, m: int, run: int) -> Iterator[Part]:
+        for iteration, loss, maps, label, multiplier in alternate(mixtures, score, m, self, run):
+            name = f"kkt: run {run + 1}, iteration {iteration}"
+            known = None if score == "any" else label.cpu()
+            yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu(), loss=loss)
 
     def _from_kinks(self, mixtures: Mixtures) -> Part:
         weight, bias = mixtures.gates

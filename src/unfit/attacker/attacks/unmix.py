@@ -26,6 +26,7 @@ from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
 from unfit.base.budget import is_over
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
+from unfit.base.threads import spread
 
 
 class Unmix(Method):
@@ -63,16 +64,24 @@ class Unmix(Method):
         """The independent components of the span, both signs, one part for each rank and contrast."""
         span = mixtures.span
         plan = list(itertools.product(self.chosen_ranks(mixtures), self.runs))
-        for i, (rank, (contrast, orthogonal)) in enumerate(plan):
-            name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
-            progress(i / len(plan), name)
+
+        def unmixed(i: int) -> Part | None:
+            rank, (contrast, orthogonal) = plan[i]
             if is_over():
-                return
+                return None
             groups = edge_groups(span.right[:rank], mixtures.shape, enough_positions(rank))
             mixing = separate(groups, contrast, orthogonal, self.iterations, self.seed + i)
             maps = mixing @ span.right[:rank]
             x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
-            yield Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
+            name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
+            return Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
+
+        progress(0, f"{len(plan)} runs")
+        for i, part in enumerate(spread(unmixed, range(len(plan))), 1):
+            if part is None:
+                return
+            progress(i / len(plan), part.name)
+            yield part
 
     def chosen_ranks(self, mixtures: Mixtures) -> list[int]:
         """How many directions are unmixed, in one run after the other."""

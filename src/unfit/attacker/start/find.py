@@ -40,6 +40,7 @@ from unfit.base.errors import UsageError
 from unfit.base.modules import as_target
 from unfit.base.progress import Report, quiet, reporting
 from unfit.base.target import Target, Weights
+from unfit.base.threads import threads
 from unfit.base.times import as_seconds
 
 TAKEN = 4096  # values of a layer that are compared in the search; all of them confirm
@@ -164,6 +165,7 @@ def find_start(
         return search_start(model, build, seeds=seeds, skip=skip, budget=most, progress=report).start
 
 
+@threads()
 def search_start(
     model: Target | nn.Module,
     build: Callable[[], nn.Module] | None = None,

@@ -19,17 +19,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from unfit.attacker.start.twister import FIRST, SIZE, Words, first_outputs, masks, parity, seeded
+from unfit.base.threads import num_workers, spread
 
 Reals = NDArray[np.float64]
 
@@ -101,14 +100,11 @@ def survivors(
     """The seeds that pass both tests, in order. `told` hears how many were tried; stops after the deadline."""
     test, size = _test(trace)
     blocks = [range(a, min(a + size, seeds.stop)) for a in range(seeds.start, seeds.stop, size)]
-    workers = torch.get_num_threads()
-    with ThreadPoolExecutor(workers) as crew:
-        for i in range(0, len(blocks), workers):
-            for block, found in zip(blocks[i : i + workers], crew.map(test, blocks[i : i + workers]), strict=True):
-                yield from found
-                told(block.stop - seeds.start)
-            if deadline is not None and time.perf_counter() > deadline:
-                return
+    for block, found in zip(blocks, spread(test, blocks), strict=True):
+        yield from found
+        told(block.stop - seeds.start)
+        if deadline is not None and time.perf_counter() > deadline:
+            return
 
 
 def seeds_per_second(trace: Trace) -> float:
@@ -119,7 +115,7 @@ def seeds_per_second(trace: Trace) -> float:
         began = time.perf_counter()
         test(block)
         best = max(best, len(block) / (time.perf_counter() - began))
-    return best * torch.get_num_threads()
+    return best * num_workers()
 
 
 def _test(trace: Trace) -> tuple[Callable[[range], list[int]], int]:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast, get_args
 
-import torch
 from pydantic import ValidationError
 from torch import nn
 
@@ -25,6 +24,7 @@ from unfit.base.modules import as_base, as_target
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet, reporting
 from unfit.base.target import Target
+from unfit.base.threads import num_workers
 
 Ranges = dict[str, tuple[float, float]]
 ENDS = (0.0, math.nextafter(1.0, 0.0))  # of [0, 1), from which settings are sampled
@@ -85,7 +85,7 @@ def sweep(
     if ray:
         place = on_ray(job, ray, gpus_per_trial, workers)
     else:
-        num = min(workers or max(1, torch.get_num_threads() // cpus_per_trial), trials)
+        num = min(workers or max(1, num_workers() // cpus_per_trial), trials)
         place = in_this_process(job) if num == 1 else in_processes(job, num)
     with place as (submit, slots), open_books(Path(folder), plan, trials) as books:
         if mlflow:

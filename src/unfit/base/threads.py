@@ -1,0 +1,132 @@
+"""How many threads work at once, decided in one place.
+
+The matrices here are small. Shared out between threads, each product waits for the slowest of them, and on a
+machine with other work that takes up to ninety times as long as one thread alone. So every product runs on one
+thread, and what can be done independently (runs of an attack, ranges of seeds) is spread over a few workers. Only
+products that take long by themselves are shared out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import cache
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+from unfit.base.errors import UsageError
+
+VARIABLE = "UNFIT_THREADS"
+WORTH_SHARING = 2e10  # operations, about half a second of one core: far longer than other work makes a thread wait
+CGROUP = Path("/sys/fs/cgroup/cpu.max")  # quota and period in microseconds, or `max`
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+_workers: ContextVar[int | None] = ContextVar("workers", default=None)
+
+
+@contextmanager
+def threads(num: int | None = None) -> Iterator[None]:
+    """In here every product runs on one thread, and up to `num` workers share what is independent.
+
+    Without `num` there are as many as this process may use: the least of its cores, the quota of its cgroup, the
+    threads that PyTorch was told to use, and UNFIT_THREADS. PyTorch and BLAS have their threads back afterwards.
+    """
+    if _workers.get() is not None and num is None:
+        yield  # an outer call has decided
+        return
+    before = torch.get_num_threads()
+    token = _workers.set(num or usable(before))
+    torch.set_num_threads(1)
+    try:
+        with _controller().limit(limits=1):
+            yield
+    finally:
+        _workers.reset(token)
+        torch.set_num_threads(before)
+
+
+def usable(told: int) -> int:
+    """Threads that may be busy at once, where PyTorch was told to use so many."""
+    limits = [told, _cores(), _quota(), _asked()]
+    return max(1, int(min(each for each in limits if each is not None)))
+
+
+def _cores() -> int:
+    """Those that this process may run on, which a container or `taskset` can restrict."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quota() -> int | None:
+    """Whole cores of processor time that a cgroup grants; None without a limit."""
+    try:
+        quota, period = CGROUP.read_text().split()
+        return max(1, math.floor(int(quota) / int(period)))
+    except (OSError, ValueError):  # another system, or `max`
+        return None
+
+
+def _asked() -> int | None:
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{VARIABLE} is {text!r}, not a number of threads such as 2")
+    return int(text)
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    """Finds the libraries that have threads, which takes milliseconds."""
+    return ThreadpoolController()
+
+
+def num_workers() -> int:
+    """How many pieces of work may run at once here."""
+    return _workers.get() or usable(torch.get_num_threads())
+
+
+@contextmanager
+def shared(operations: float) -> Iterator[None]:
+    """For one large product: on as many threads as it is worth, and on one if it is small."""
+    if operations < WORTH_SHARING or (num := num_workers()) == 1:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """The results of independent pieces of work in their order, some of them computed ahead by other workers.
+
+    Each piece sees the time limit of its caller. If the caller stops asking, what has not begun is dropped.
+    """
+    num = num_workers()
+    if num == 1:
+        yield from map(work, items)
+        return
+    waiting = deque[Future[R]]()
+    with ThreadPoolExecutor(num) as crew:
+        try:
+            for item in items:
+                waiting.append(crew.submit(copy_context().run, work, item))
+                if len(waiting) > num:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            crew.shutdown(wait=True, cancel_futures=True)
