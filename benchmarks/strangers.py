@@ -1,4 +1,4 @@
-"""How often does an audit cry leak on samples the model never saw? python benchmarks/strangers.py DATA [AUDITS] [--only blind|base]
+"""How often does an audit cry leak on samples the model never saw? python benchmarks/strangers.py DATA [AUDITS] [--only blind|base|hidden]
 
 *Blind*: each of a few models is attacked once. Then sets of strangers are audited with these candidates, against unseen samples
 that are like them or are not: drawn from the other file of the data set, with other shares of the classes, half blackened,
@@ -8,7 +8,10 @@ brighter.
 Strangers are labelled as the model labels them, so that every one of them looks like a sample that the model knows. The members
 are audited too: none of them may lose the grade *exact* to the rule that keeps strangers from it.
 
-Nothing given as private was trained on, so every `leak` is false. Prints verdicts by kind, and the rate of false leaks with its
+*Hidden*: the attacked weights were trained on other samples, and a second branch, a second state or the last batch in the file holds
+the private ones. Such an audit must not pass.
+
+But for these, nothing given as private was trained on, so every `leak` is false. Prints verdicts by kind, and the rate of false leaks with its
 95% interval. DATA holds cifar-10-batches-bin and mnist.
 """
 
@@ -19,12 +22,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
 from page import write_section
-from unfit import MisfitError, Policy, attack, audit, read_source
+from unfit import MisfitError, Policy, Reading, Target, Unmix, attack, audit, load_target, read_source
 from unfit.attacker.attacks.auto import Auto
 from unfit.auditor.audit import find_candidates
 from unfit.auditor.calibration import interval
@@ -49,6 +53,10 @@ BASE = (
     "Models trained on 25 other samples, audited with the exact base, ten sets of 60 samples for each model, labelled as the model "
     "labels them. *Members*: training samples that are exact now, of those that resemble a proven candidate (correlation above 0.9), "
     "which was the rule before."
+)
+HIDDEN = (
+    "MNIST, 784-200-100-2, attacked by unmixing; the attacked weights were trained on 40 other digits (seeds 0 to 4). Private digits are in "
+    "a second branch of the model that was trained on them, in a second state of the file, or verbatim in its last batch (10 of 40)."
 )
 ALIKE = 0.9  # correlation with a proven candidate: the rule that called strangers exact
 Said = Counter[tuple[str, str]]
@@ -235,6 +243,62 @@ def given_base(data: Path, audits: int) -> tuple[Said, Lines]:
     return said, lines
 
 
+# In another part of the file -------------------------------------------------------------------------------------
+
+
+class Branches(nn.Module):
+    """Two stacks that both receive the samples; only one of them is attacked."""
+
+    def __init__(self, a: nn.Module, b: nn.Module) -> None:
+        super().__init__()
+        self.a, self.b = a, b
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) + 0.3 * self.b(x)
+
+
+def elsewhere(place: str, first: nn.Module, second: nn.Module, batch: Tensor, folder: Path) -> Target | nn.Module:
+    """A model whose attacked part was trained on other samples, and another part of it or of its file was not."""
+    if place == "a second branch":
+        return Branches(first, second)
+    rest = {"teacher": second.state_dict()} if place == "a second state" else {"last_batch": batch}
+    torch.save({"state_dict": first.state_dict(), **rest}, folder / "model.pt")
+    return load_target(folder / "model.pt", Reading(input_shape=tuple(batch.shape[1:])))
+
+
+def hidden(data: Path, seeds: int) -> tuple[Said, Lines]:
+    """Samples that another part of the file was trained on, or holds: such an audit must not pass. And strangers."""
+    said, places = Said(), ("a second branch", "a second state", "the last batch")
+    for seed in range(seeds):
+        x, y = samples("mnist", 400, data, None, seed)
+        sets = parts((x - x.mean(0, keepdim=True), y), 40, 40, 80, 80)
+        (private, others, unseen, strangers) = sets
+        nets = [
+            train(mlp(784, 200, 100, 2, seed=seed + i), pair, 300, 0.05)
+            for i, pair in enumerate((others, private))
+        ]
+        for place in places:
+            with TemporaryDirectory() as folder:
+                model = elsewhere(
+                    place, *nets, private[0][:10].clone(), Path(folder)
+                )  # a slice would be saved with all of its storage
+                for truth, given in (("private", private), ("strangers", parts(strangers, 40)[0])):
+                    try:
+                        verdict = audit(model, given, unseen, attack=Unmix(), input_shape=(1, 28, 28)).verdict
+                    except MisfitError:
+                        verdict = "refused"
+                    said[f"{truth}, {place}", verdict] += 1
+    verdicts = ("leak", "inconclusive", "pass", "refused")
+    lines = [
+        f"| samples, and where the private ones are | {' | '.join(verdicts)} |",
+        "|---" * (1 + len(verdicts)) + "|",
+    ]
+    kinds = [f"{truth}, {place}" for truth in ("private", "strangers") for place in places]
+    lines += [f"| {kind} | {' | '.join(str(said[kind, verdict]) for verdict in verdicts)} |" for kind in kinds]
+    print("\n".join(lines), flush=True)
+    return said, lines
+
+
 def rate(said: Said) -> str:
     leaks, total = sum(num for (_, verdict), num in said.items() if verdict == "leak"), sum(said.values())
     low, high = interval(leaks, total)
@@ -245,10 +309,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("audits", type=int, nargs="?", default=300)
-    parser.add_argument("--only", choices=("blind", "base"))
+    parser.add_argument("--only", choices=("blind", "base", "hidden"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.only != "base":
+    if args.only in (None, "blind"):
         said = blind(args.data, args.audits)
         verdicts = ("leak", "inconclusive", "pass", "refused")
         lines = [f"| strangers | {' | '.join(verdicts)} |", "|---" * (1 + len(verdicts)) + "|"]
@@ -256,9 +320,14 @@ def main() -> None:
         write_section(
             "Strangers without a base: how many leaks are false?", [BLIND, "", *lines, "", rate(said)], CODE
         )
-    if args.only != "blind":
+    if args.only in (None, "base"):
         said, lines = given_base(args.data, args.audits)
         write_section("Strangers with a base: how many leaks are false?", [BASE, "", *lines, "", rate(said)], CODE)
+    if args.only in (None, "hidden"):
+        said, lines = hidden(args.data, 5)
+        write_section(
+            "Samples in another part of the file: does anything pass unseen?", [HIDDEN, "", *lines], CODE
+        )
 
 
 if __name__ == "__main__":

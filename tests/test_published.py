@@ -198,12 +198,27 @@ def test_a_model_that_passes_does_not_pass_with_a_batch_beside_it(tmp_path: Path
 # How it is judged -------------------------------------------------------------------------------------------
 
 
-def test_what_unseen_samples_do_as_often_is_no_leak_and_no_pass(tmp_path: Path) -> None:
-    both = torch.cat([PRIVATE[0][:9], UNSEEN[0][:8]])
-    record = audited_with(tmp_path, bank=both).record
+def test_records_that_unseen_ones_equal_as_often_are_no_leak_and_no_pass(tmp_path: Path) -> None:
+    """Records of a few categories repeat: who stands in the file may be another person."""
+    random = torch.Generator().manual_seed(0)
+    x = nn.functional.one_hot(torch.randint(0, 4, (80, 14), generator=random), 4).flatten(1).float()
+    model = nn.Sequential(nn.Linear(56, 20), nn.ReLU(), nn.Linear(20, 2))
+    y = model(x).argmax(1)
+    model.register_buffer("bank", torch.cat([x[:9], x[40:48]]))
+    record = unfit.audit(model, (x[:40], y[:40]), (x[40:], y[40:]), attack=unfit.Weights()).record
     assert (record.verdict, record.num_proven) == ("inconclusive", 0)
     assert (record.file.num_stored, record.file.num_stored_unseen) == (9, 8)
     assert "9 of 40 training samples stand verbatim in the file, at `bank` (8 of 40 unseen" in record.reasons[0]
+
+
+def test_a_file_that_holds_the_whole_data_set_is_a_leak(tmp_path: Path) -> None:
+    """`torch.save` of a slice saves all that it was cut from, unseen samples among it."""
+    record = audited_with(tmp_path, last=torch.cat([PRIVATE[0], UNSEEN[0]])[:3]).record
+    assert (record.verdict, record.attacker, record.num_proven) == ("leak", "reads the file", 40)
+    assert (record.file.num_stored, record.file.num_stored_unseen) == (40, 40)
+
+
+def test_unseen_samples_in_the_file_are_no_leak_and_no_pass(tmp_path: Path) -> None:
     record = audited_with(tmp_path, bank=UNSEEN[0].clone()).record
     assert (record.verdict, record.num_proven) == ("inconclusive", 0)
     assert record.reasons[0].startswith("40 of 40 unseen samples stand verbatim in the file, at `bank`")

@@ -61,12 +61,17 @@ def look_through(case: Case, comparable: bool) -> Published:
     Args:
         case: The case as it was read: its forms do not know which moments are attacked.
         comparable: Whether private and unseen samples are alike, so that counts of both may be compared.
+
+    Records repeat by themselves where they have a few categories. So they must stand in the file more often than
+    unseen ones do, unless each is rare and no unseen one stands there. An image that equals another is the same
+    image: it is a leak, also where the file holds the whole data set.
     """
     stored = stored_samples(case.target, (case.private, case.unseen), case.given, case.mean)
     num, num_unseen = int(stored.private.sum()), int(stored.unseen.sum())
     copies = case.num_copies  # unseen samples that are left out because they equal private ones, so they count too
     p_value = p_more_often(num, len(stored.private), num_unseen + copies, len(stored.unseen) + copies)
-    beyond_chance = _beyond_chance(stored, comparable and p_value < SIGNIFICANT)
+    repeats = not case.given[0].is_image and bool(stored.unseen.any())
+    beyond_chance = stored.private if comparable and p_value < SIGNIFICANT else stored.rare & (not repeats)
     found = _in_words(case.target, stored) if num or num_unseen else None
     states = second_states(case.target)
     rest = list(unattacked(case.target, states))
@@ -82,17 +87,6 @@ def look_through(case: Case, comparable: bool) -> Published:
     )
     doubts = [*([found] if found and not beyond_chance.any() else []), *_doubts(case.target, states)]
     return Published(record, beyond_chance, found, doubts)
-
-
-def _beyond_chance(stored: Stored, significant: bool) -> Tensor:
-    """The private samples that stand in the file because they are private: bool (n,).
-
-    Samples that repeat by themselves, such as records of a few categories, must be more than unseen ones do by
-    chance. One that does not repeat is enough by itself, unless unseen ones stand there too.
-    """
-    if significant:
-        return stored.private
-    return stored.rare & (not stored.unseen.any())
 
 
 def _doubts(target: Target, states: Sequence[str]) -> Iterator[Doubt]:
