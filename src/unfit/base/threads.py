@@ -120,7 +120,8 @@ def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         yield from map(work, items)
         return
     waiting = deque[Future[R]]()
-    with ThreadPoolExecutor(num) as crew:
+    # OpenMP keeps its number for each thread
+    with ThreadPoolExecutor(num, initializer=torch.set_num_threads, initargs=(1,)) as crew:
         try:
             for item in items:
                 waiting.append(crew.submit(copy_context().run, work, item))
