@@ -13,9 +13,12 @@ from unfit import (
     AuditRequest,
     Auto,
     FitSettings,
+    Inversion,
+    Policy,
     Reading,
     Target,
     Unmix,
+    attack,
     audit,
     draw,
     draw_unseen,
@@ -88,11 +91,38 @@ def test_a_checkpoint_with_its_optimiser_gives_away_no_less_than_its_weights_alo
         found[name] = done
     alone, whole = found["alone"].record, found["whole"].record
     assert set(found["alone"].recognisable) <= set(found["whole"].recognisable)
+    for name in ("similarity", "ssim"):  # rows come from the surface that a sample is best in
+        told = [getattr(sample, name) for sample in whole.samples]
+        assert told == pytest.approx(found["whole"].arrays[name].tolist())
     assert whole.num_recognisable == sum(
         each.grade is not None and each.grade != "trace" for each in whole.samples
     )
     assert whole.p_value >= alone.p_value  # two surfaces have twice the chance of a false find
     assert (whole.num_recognisable_unseen, alone.num_recognisable_unseen) == (0, 0)
+
+
+def test_moments_that_an_attack_does_not_use_prevent_a_pass(tmp_path: Path) -> None:
+    source = read_source("faces")
+    private = draw(source, 20, 0)
+    unseen, x, y = draw_unseen(source, private, 40, 0), private.x - private.mean, private.y
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(625, 60), nn.ReLU(), nn.Linear(60, 2))
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for _ in range(30):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    torch.save({"model": net.state_dict(), "optimizer": optimiser.state_dict()}, tmp_path / "net.pt")
+    target = load_target(tmp_path / "net.pt", Reading(input_shape=(1, 25, 25)))
+    sets = (x, y), (unseen.x - private.mean, unseen.y)
+    limit = Policy(max_recovered=20)  # so that nothing is a leak
+    for given in (
+        {"attack": Inversion(num_candidates=4, iterations=3)},
+        {"candidates": attack(target, "weights")},
+    ):
+        done = audit(target, *sets, policy=limit, **given)
+        assert done.verdict == "inconclusive"
+        assert any("which were not attacked" in reason for reason in done.record.reasons)
 
 
 def test_repeated_samples_count_once(face_run: Path) -> None:

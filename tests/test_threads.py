@@ -15,7 +15,7 @@ from unfit import FastKKT, FitSettings, UnfitError, Unmix, attack, fit_run, load
 from unfit.base import threads as module
 from unfit.base.budget import is_over, limited
 from unfit.base.errors import UsageError
-from unfit.base.threads import WORTH_SHARING, num_workers, shared, spread, threads, usable
+from unfit.base.threads import num_workers, spread, threads, usable
 
 
 @pytest.fixture(autouse=True)
@@ -86,15 +86,6 @@ def test_the_quota_of_a_container(
     assert module._quota() == cores
     monkeypatch.setattr(module, "CGROUP", tmp_path / "none")
     assert module._quota() is None
-
-
-def test_only_a_large_product_is_shared_out() -> None:
-    with threads():
-        with shared(WORTH_SHARING / 2):
-            assert torch.get_num_threads() == 1
-        with shared(2 * WORTH_SHARING):
-            assert torch.get_num_threads() == 2
-        assert torch.get_num_threads() == 1
 
 
 def test_work_is_spread_and_stays_in_order() -> None:

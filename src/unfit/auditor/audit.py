@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from unfit.base.threads import threads
 
 SUMMARY_WIDTH = 100  # columns
 ATTACK_SHARE, MATCH_SHARE = 9, 1  # of an audit's time, as a rule: what its progress is split by
+MOMENTS_LEFT = "the file holds sums of gradients of the optimiser, which were not attacked"
 JUDGING = 3.0  # times what looking at the samples took: what matching and the oracle take of a budget, at 224×224
 
 
@@ -255,8 +256,9 @@ def attack_all(
     all are attacked, because each may give away other samples. `looking`: seconds that it took to look at the
     samples, by which judging is known to fit into a budget.
     """
+    if case.target.moments is not None and (candidates is not None or not attack.takes_base):
+        case = replace(case, target=replace(case.target, moments=None, unread=MOMENTS_LEFT))
     forms = [case] if candidates is not None else case.forms()
-    forms = [form for form in forms if attack.takes_base or not form.by_moments]
     done: list[Evidence] = []
     for i, (form, report) in enumerate(zip(forms, split(progress, [1] * len(forms)), strict=True)):
         attacking, matching = split(report, (ATTACK_SHARE, MATCH_SHARE))

@@ -16,7 +16,8 @@ from unfit.auditor.record import Record, SampleRecord
 from unfit.auditor.request import Policy
 from unfit.auditor.verdict import Attacked, Found, decide
 
-OF_SURFACE = ("reconstruction", "nearest_unseen", "similarity", "upper_bound")  # arrays that differ by surface
+# arrays with a row for each sample that differ by surface; not every audit has the last two
+OF_SURFACE = ("reconstruction", "nearest_unseen", "similarity", "upper_bound", "ssim", "reconstructed_features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,8 @@ def concluded(
         better = [i for i, each in enumerate(other.samples) if rank(each.grade) > rank(samples[i].grade)]
         for i in better:
             samples[i] = other.samples[i]
-        arrays |= {name: _with_rows(arrays[name], other.arrays[name], better) for name in OF_SURFACE}
+        there = [name for name in OF_SURFACE if name in arrays]
+        arrays |= {name: _with_rows(arrays[name], other.arrays[name], better) for name in there}
     unseen: dict[Grade, Tensor] = {
         each: torch.stack([other.unseen[each] for other in ordered]).any(0) for each in GRADES
     }

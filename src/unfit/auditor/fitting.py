@@ -368,7 +368,7 @@ def is_better(errors: Tensor, before: Tensor) -> bool:
 
 
 def p_sign(num: int, of: int) -> float:
-    """How often at least `num` of so many coins show heads."""
+    """How often at least `num` of `of` coins show heads."""
     from scipy.stats import binom
 
     return float(binom.sf(num - 1, of, 0.5))
@@ -387,7 +387,7 @@ def _fewest(net: nn.Module, seen: Form, tried: list[Form], samples: Samples) -> 
 
 
 def is_usual(error: Callable[[nn.Module], float], net: nn.Module, num_runs: int) -> bool:
-    """Whether the model's error, which takes so many runs, is one that weights without any knowledge reach too.
+    """Whether the model's error, which takes `num_runs` runs, is one that weights without any knowledge reach too.
 
     Initial weights are drawn independently, so in another order they are as likely: a model that was never trained
     is one more such draw, for which all choices are made anew. It has the least error of all with a probability of

@@ -73,7 +73,7 @@ class Found:
 
     @property
     def exact_p_value(self) -> float:
-        """How often chance alone would make so many of the exact samples private ones.
+        """How often chance alone would make as large a part of the exact samples private ones.
 
         No unseen sample equals a reconstruction, as a rule: then a single exact sample is beyond chance. Where
         some do, values repeat in these data or the model was trained on the control, and the counts must decide.

@@ -2,8 +2,7 @@
 
 The matrices here are small. Shared out between threads, each product waits for the slowest of them, and on a
 machine with other work that takes up to ninety times as long as one thread alone. So every product runs on one
-thread, and what can be done independently (runs of an attack, ranges of seeds) is spread over a few workers. Only
-products that take long by themselves are shared out.
+thread, and what can be done independently (runs of an attack, ranges of seeds) is spread over a few workers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from threadpoolctl import ThreadpoolController
 from unfit.base.errors import UsageError
 
 VARIABLE = "UNFIT_THREADS"
-WORTH_SHARING = 2e10  # operations, about half a second of one core: far longer than other work makes a thread wait
 CGROUP = Path("/sys/fs/cgroup/cpu.max")  # quota and period in microseconds, or `max`
 
 P = ParamSpec("P")
@@ -94,20 +92,6 @@ def _controller() -> ThreadpoolController:
 def num_workers() -> int:
     """How many pieces of work may run at once here."""
     return _workers.get() or usable(torch.get_num_threads())
-
-
-@contextmanager
-def shared(operations: float) -> Iterator[None]:
-    """For one large product: on as many threads as it is worth, and on one if it is small."""
-    if operations < WORTH_SHARING or (num := num_workers()) == 1:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(num)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
