@@ -358,7 +358,7 @@ def test_a_redacted_audit_keeps_counts_and_no_names(tmp_path: Path) -> None:
     assert not any("Lovelace" in text for text in (bare.to_json(), bare.to_html(), bare.summary()))
     assert bare.record.reasons[0].startswith("9 of 40 training samples stand verbatim in the file")
     assert (bare.record.file.num_places, bare.record.file.num_rest) == (1, 3)
-    entries = {"Lovelace": trained(PRIVATE, 1), "ada's": {"exp_avg": torch.rand(24, 100)}}
+    entries = {"Lovelace": trained(PRIVATE, 1), "Lovelace's": {"exp_avg": torch.rand(24, 100)}}
     unread = redact(audited_with(tmp_path, **entries))
-    assert "ada" not in unread.to_json()
+    assert "Lovelace" not in unread.to_json()
     assert sum("were not attacked" in reason for reason in unread.record.reasons) == 2
