@@ -2,12 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+LIGHT := .venv/.light
+INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint docs dist installed zoo fuzz bench results reproduction schema
+.PHONY: demo test lint docs dist installed zoo fuzz bench results reproduction schema gallery
 
-demo: $(READY)  ## train a face detector, reconstruct its training faces, write the page
+demo: $(LIGHT)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
 
 test: $(READY)
@@ -52,7 +54,7 @@ bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=fol
 	$(BIN)/python benchmarks/match.py
 	$(BIN)/python benchmarks/pool.py
 	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/start.py "$(DATA)/.."
+	$(BIN)/python benchmarks/initial.py "$(DATA)/.."
 	$(BIN)/python benchmarks/proofs.py "$(DATA)/.." runs/proofs.jsonl
 	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
 	$(BIN)/python benchmarks/throughput.py runs/throughput
@@ -64,11 +66,21 @@ reproduction: $(READY)  ## docs/reproduction: every figure and table at small sc
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force
 	$(BIN)/unfit reproduce all --data-dir "$(DATA)" --out docs/reproduction
 
-schema: $(READY)  ## write docs/audit.schema.json from the code
+gallery: $(READY)  ## a page and a report for each verdict and kind of data, in build/gallery
+	$(BIN)/python benchmarks/gallery.py build/gallery
+
+schema: $(READY)  ## write the JSON Schemas of docs from the code
 	$(BIN)/python -c 'from unfit.auditor.record import Record; import json; print(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))' > docs/audit.schema.json
+	$(BIN)/python -c 'from unfit.auditor.scan.findings import ScanRecord; import json; print(json.dumps(ScanRecord.model_json_schema(), indent=1, ensure_ascii=False))' > docs/scan.schema.json
 
 # Half of what is installed is never imported here: it is compiled when it is, which saves a minute.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) '.[dev]'
+	touch $(LIGHT) $@
+
+# What the demo needs: no cluster, no browser, no other frameworks.
+$(LIGHT): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) '.[data]'
 	touch $@

@@ -11,9 +11,9 @@ from unfit.base.overview import first_steps, overview
 
 
 def main() -> None:
-    """The command line; what needs no PyTorch is answered without it, since loading that takes seconds."""
-    with ending():  # loading takes seconds, in which a user may change their mind
-        if sys.argv[1:] in (["--version"], ["--help"]):
+    """The command line; what stands in the package itself is answered before anything else is loaded."""
+    with ending():  # a command loads PyTorch for seconds, in which a user may change their mind
+        if sys.argv[1:] in (["--version"], ["--help"], ["-h"]):
             print(__version__ if sys.argv[1:] == ["--version"] else overview())
             return
         if not sys.argv[1:]:

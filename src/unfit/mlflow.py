@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise needs("MLflow", "mlflow", "the evaluator") from error
 
-COUNTS = ("num_samples", "num_unseen", "num_proven", "num_recognisable", "num_recovered")
+COUNTS = ("num_samples", "num_unseen", "num_exact", "num_recognisable", "num_recovered")
 
 
 class LeakEvaluator(ModelEvaluator):
@@ -44,7 +44,7 @@ class LeakEvaluator(ModelEvaluator):
         options, trained = dict(evaluator_config), _trained(model)
         private = _as_trained(trained, options.pop("private"))
         unseen = _as_trained(trained, (dataset.features_data, dataset.labels_data))
-        found = redact(audit(trained, private, unseen, **options))
+        found = redact(audit(trained, private, unseen, **{"progress": False, **options}))
         metrics, client = measured(found.record), MlflowClient()
         for name, value in metrics.items():
             client.log_metric(run_id, name, value)

@@ -1,4 +1,4 @@
-"""A scorer for scikit-learn: how much of what an estimator was fitted on comes back out of its weights."""
+"""A scorer for scikit-learn: how much of what an estimator was fitted on is recovered from its weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def leak_score(x: Any, y: Any, **options: Any) -> LeakScorer:
     """Make a scorer that holds all samples, for `scoring=` of `cross_validate`, `GridSearchCV` and their like.
 
     These hand a scorer the samples they held out, which the estimator never saw: the control. The others are what
-    it was fitted on. The score is minus the share of those that come back, of the grade that the policy counts,
-    less the share of the control that does: 0 is best, −1 is worst. It is NaN, with a warning, where the audit is
-    inconclusive. `options` are those of `unfit.audit`, such as `attack`, `policy` and `input_shape`.
+    it was fitted on. The score is minus the share of those that are recovered, of the grade that the policy
+    counts, plus the share of the control that is: 0 is best, −1 is worst. It is NaN, with a warning, where the
+    audit is inconclusive. `options` are those of `unfit.audit`, such as `attack`, `policy` and `input_shape`.
     """
     inspect.signature(audit).bind(None, None, None, **options)  # a search would make a misspelt one a NaN
     return LeakScorer(_rows(x), np.asarray(y), options)
@@ -41,7 +41,9 @@ class LeakScorer:
         fitted_on = np.array([row.tobytes() not in held_out for row in self.x], dtype=bool)
         check_fitted_on(estimator, int(fitted_on.sum()))
         private = self.x[fitted_on], numbered(estimator, self.y[fitted_on])
-        found = audit(estimator, private, (_rows(x), numbered(estimator, y)), **self.options)
+        found = audit(
+            estimator, private, (_rows(x), numbered(estimator, y)), **{"progress": False, **self.options}
+        )
         share = leaked_share(found.record)
         if share is None:
             warnings.warn(f"no leak score: {'; '.join(found.record.reasons)}", stacklevel=2)
@@ -58,7 +60,7 @@ def numbered(estimator: Any, y: Any) -> npt.NDArray[Any]:
 def check_fitted_on(estimator: Any, num: int) -> None:
     """Refuse a scorer that is asked about other samples than those the estimator was fitted on.
 
-    Samples that it never saw do not come back, so the score would be 0, the best there is. Perceptrons count the
+    Samples that it never saw are not recovered, so the score would be 0, the best there is. Perceptrons count the
     samples they see (`t_`, in `n_iter_` epochs); those held back for early stopping are not among them.
     """
     last = getattr(estimator, "steps", [("", estimator)])[-1][1]

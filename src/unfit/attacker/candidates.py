@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,13 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from unfit.base.errors import UnfitError, UsageError, explained
+from unfit.attacker.attacked_layer import AttackedLayer
+from unfit.attacker.initial.found import InitialRecord
+from unfit.base.errors import UnfitError, explained
 from unfit.base.files import Strict, check_regular, new_file, write_tensors
-from unfit.base.notebook import AMBER, card, lead, picture
-from unfit.base.pictures import embedded, stretch, tiles
+from unfit.base.images import embedded, stretch, tiles
+from unfit.base.notebook import AMBER, card, image, lead
 
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
-SHOWN, SHOWN_ACROSS = 45, 15  # pictures in a notebook
+SHOWN, SHOWN_ACROSS = 45, 15  # images in a notebook
 
 
 MOST_VALUES = 2**31  # of all candidates: 8 GB
@@ -31,17 +32,19 @@ KINDS = {"x": "f", "origin": "i", "label": "if", "multiplier": "f", "proven": "b
 
 
 class Facts(BaseModel):
-    """What a file of candidates says was read off the weights; attacks add facts of their own."""
+    """What every attack says was read off the weights, and how it went; some add facts of their own."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
-    target: str | None = None
-    spectrum: list[float] | None = None
-    noise_edge: Annotated[float, Field(ge=0)] | None = None
-    rank: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    estimated_num_samples: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    status: str | None = None
-    seconds: Annotated[float, Field(ge=0)] | None = None
-    finished: list[float] | None = None
+    target: str  # sha256
+    spectrum: list[float]
+    noise_edge: Annotated[float, Field(ge=0)]
+    rank: Annotated[int, Field(ge=0, lt=2**31)]
+    estimated_num_samples: Annotated[int, Field(ge=0, lt=2**31)] | None
+    status: str
+    seconds: Annotated[float, Field(ge=0)]
+    finished: list[float]  # seconds after which each run was done
+    applies: bool = True  # whether the attack could be run on this model
+    initial: InitialRecord | None = None  # the search for the initial weights; None: there was none
 
 
 class Described(BaseModel):
@@ -77,7 +80,7 @@ class Candidates:
     Example:
         >>> best = candidates[:10]  # always Candidates: by a slice, a position, positions or a mask
         >>> proven = candidates[candidates.proven]
-        >>> pictures = best.images()
+        >>> images = best.images()
     """
 
     x: Tensor  # (m, *shape)
@@ -89,6 +92,7 @@ class Candidates:
     confidence: Tensor  # (m,): probability of being a training sample, 0 where it was not estimated
     attack: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    layer: AttackedLayer | None = None  # what the attack worked on, until all surfaces are attacked
 
     def __len__(self) -> int:
         return len(self.x)
@@ -110,25 +114,25 @@ class Candidates:
             save_candidates(self, file)
 
     def images(self) -> Tensor:
-        """The candidates as pictures: (m, c, h, w), each stretched to [0, 1]."""
+        """The candidates as images: (m, c, h, w), each stretched to [0, 1]."""
         if self.x.ndim != 4:
-            raise UnfitError(f"candidates of shape {tuple(self.x.shape[1:])} are not pictures: take them from `x`")
+            raise UnfitError(f"candidates of shape {tuple(self.x.shape[1:])} are not images: take them from `x`")
         return stretch(self.x)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what there is, and the first pictures."""
+        """What a notebook shows: what there is, and the first images."""
         sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
         method, words = str(self.attack.get("method", "unknown")), f"{len(self)} candidates{sure}"
         top = lead(method, AMBER, "unverified: an audit says which are training samples", words)
         if self.x.ndim != 4 or not len(self):
             return card(top)
         rows = tiles(self.images()[:SHOWN], min(len(self), SHOWN_ACROSS), zoom=2)
-        return card(top, picture(embedded(Image.fromarray(np.concatenate(rows))), "the first candidates"))
+        return card(top, image(embedded(Image.fromarray(np.concatenate(rows))), "the first candidates"))
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The guesses of one run."""
+    """The guesses of one run. Here they return to the CPU, wherever they were computed."""
 
     name: str
     x: Tensor
@@ -139,8 +143,14 @@ class Part:
     loss: float | None = None  # what the run itself made small; runs of one kind can be compared by it
     finished: float = field(default_factory=time.perf_counter)
 
+    def __post_init__(self) -> None:
+        for name in ("x", "label", "multiplier", "proven", "confidence"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, value.cpu())
+
     def of(self, rows: Tensor) -> Part:
         """Some of them."""
+        rows = rows.cpu()
         label, multiplier, proven, confidence = (
             None if value is None else value[rows]
             for value in (self.label, self.multiplier, self.proven, self.confidence)
@@ -149,7 +159,9 @@ class Part:
         return replace(self, x=x, label=label, multiplier=multiplier, proven=proven, confidence=confidence)
 
 
-def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Candidates:
+def pool(
+    parts: list[Part], attack: dict[str, Any], facts: dict[str, Any], layer: AttackedLayer | None = None
+) -> Candidates:
     """Join the guesses of several runs. `facts` gets the seconds after which each run finished."""
     began = time.perf_counter() - facts["seconds"]
     facts = facts | {"finished": [round(max(0.0, part.finished - began), 3) for part in parts]}
@@ -161,22 +173,11 @@ def pool(parts: list[Part], attack: dict[str, Any], facts: dict[str, Any]) -> Ca
         for name, unknown in (("label", -1), ("multiplier", 0.0), ("proven", False), ("confidence", 0.0))
     )
     names = tuple(part.name for part in parts)
-    return Candidates(x, origin, names, label, multiplier, proven, confidence, attack, facts)
+    return Candidates(x, origin, names, label, multiplier, proven, confidence, attack, facts, layer)
 
 
 def _given(values: Tensor | None, num: int, unknown: float) -> Tensor:
     return torch.full((num,), unknown) if values is None else values
-
-
-def share_out(asked: int | None, default: int, classes: int) -> int:
-    """The number of candidates: what was asked for, or about the default; the same for each class."""
-    if asked is None:
-        return max(2, math.ceil(default / classes)) * classes
-    if asked < 1 or asked % classes:
-        raise UsageError(
-            f"{asked} candidates cannot be divided equally among {classes} classes; give a multiple of {classes}"
-        )
-    return asked
 
 
 def save_candidates(candidates: Candidates, path: Path) -> None:

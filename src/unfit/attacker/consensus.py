@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.attacker.attacked_layer import CANDIDATE_STD, TYPICAL_STD, AttackedLayer, rescale
 from unfit.attacker.candidates import Part
 from unfit.attacker.edges import edge_groups, tellable
-from unfit.attacker.mixtures import CANDIDATE_STD, TYPICAL_STD, Mixtures, rescale
 from unfit.attacker.stationarity import Stack, candidate_signals, choose_score, outputs_of, predicted
 
 SAME_SOURCE = 0.7  # |correlation| of two candidates that are the same thing
-MOST_COMPARED = 8000  # candidates compared with each other: their correlations take 256 MB
+MOST_COMPARED = 8000  # candidates compared with each other: their correlations take 256 MB …
+MOST_VALUES = 2**28  # … and copies of the candidates themselves up to 1 GB
 # see `reliability`; docs/research/confidence.md has the measurements
 AT_ZERO, OF_SHARE, OF_COHESION, OF_FLATNESS, OF_ROUGHNESS, OF_CROWDING = -10.84, 3.25, 15.43, -6.92, -1.8, -8.0
 ROOMY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
@@ -52,26 +53,27 @@ class Agreed:
     roughness: Tensor
 
 
-def consensus(runs: list[Tensor], mixtures: Mixtures) -> Part | None:
+def consensus(runs: list[Tensor], layer: AttackedLayer) -> Part | None:
     """One oriented candidate for each cluster that at least two runs found, most confident first.
 
     runs: for each run its maps (m, d), in either sign.
     """
-    found = agreed(runs, mixtures)
+    found = agreed(runs, layer)
     if found is None:
         return None
-    maps, label = orient(rescale(found.maps, TYPICAL_STD), mixtures)
-    crowding = mixtures.span.rank / tellable(mixtures.shape)
-    confidence = reliability(found.share, found.cohesion, found.flatness, found.roughness, crowding).cpu()
+    maps, label = orient(rescale(found.maps, TYPICAL_STD), layer)
+    crowding = layer.span.rank / tellable(layer.shape)
+    confidence = reliability(found.share, found.cohesion, found.flatness, found.roughness, crowding)
     order = confidence.argsort(descending=True, stable=True)
-    x = rescale(mixtures.inputs(maps[order.to(maps.device)]), CANDIDATE_STD).cpu()
-    return Part("consensus", x, label.cpu()[order], confidence=confidence[order])
+    x = rescale(layer.inputs(maps[order]), CANDIDATE_STD)
+    return Part("consensus", x, label[order], confidence=confidence[order])
 
 
-def agreed(runs: list[Tensor], mixtures: Mixtures) -> Agreed | None:
+def agreed(runs: list[Tensor], layer: AttackedLayer) -> Agreed | None:
     """The clusters that at least two runs found, with what speaks for each."""
-    maps = torch.cat(runs)[:MOST_COMPARED].to(mixtures.weight)
-    origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:MOST_COMPARED].to(maps.device)
+    most = min(MOST_COMPARED, MOST_VALUES // runs[0].shape[1])
+    maps = _first(runs, most).to(layer.weight)
+    origin = torch.cat([torch.full((len(run),), i) for i, run in enumerate(runs)])[:most].to(maps.device)
     unit = maps.div_(maps.norm(dim=1, keepdim=True).clamp_min(1e-12))  # in place: they may take a gigabyte
     clusters = [cluster for cluster in find_clusters(unit, origin) if cluster.num_runs > 1]
     if not clusters:
@@ -79,7 +81,13 @@ def agreed(runs: list[Tensor], mixtures: Mixtures) -> Agreed | None:
     found = torch.stack([representative(unit, cluster) for cluster in clusters])
     share = torch.tensor([cluster.num_runs / len(runs) for cluster in clusters], device=maps.device)
     cohesion = torch.stack([agreement_within(unit, *pair) for pair in zip(clusters, found, strict=True)])
-    return Agreed(found, share, cohesion, *edges_of(found, mixtures.shape))
+    return Agreed(found, share, cohesion, *edges_of(found, layer.shape))
+
+
+def _first(runs: list[Tensor], most: int) -> Tensor:
+    """A copy of the first maps of all runs together; of the others none is made."""
+    ends = torch.tensor([len(run) for run in runs]).cumsum(0).tolist()
+    return torch.cat([run[: max(0, most - end + len(run))] for run, end in zip(runs, ends, strict=True)])
 
 
 def reliability(share: Tensor, cohesion: Tensor, flatness: Tensor, roughness: Tensor, crowding: float) -> Tensor:
@@ -104,19 +112,19 @@ def edges_of(maps: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return flatness, (power / maps.var(1).clamp_min(1e-20)).log()
 
 
-def is_crowded(mixtures: Mixtures) -> bool:
+def is_crowded(layer: AttackedLayer) -> bool:
     """Whether there are so many sources that KKT runs find some which unmixing does not."""
-    return mixtures.span.rank > ROOMY * tellable(mixtures.shape)
+    return layer.span.rank > ROOMY * tellable(layer.shape)
 
 
-def not_too_smooth(parts: list[Part], mixtures: Mixtures) -> list[Part]:
+def not_too_smooth(parts: list[Part], layer: AttackedLayer) -> list[Part]:
     """In a crowd, without components that are smoother than nearly all KKT candidates: they resemble many images.
 
     Unmixing gives mixtures there that are as smooth as single images, and it is these that come near to unseen
     samples (docs/research/confidence.md).
     """
     runs, unmixed = ([part for part in parts if part.name.startswith(kind)] for kind in ("kkt", UNMIXED))
-    if not runs or not unmixed or not is_crowded(mixtures):
+    if not runs or not unmixed or not is_crowded(layer):
         return parts
     limit = torch.cat([roughness(part.x) for part in runs]).quantile(SMOOTHEST)
     return [part.of(roughness(part.x) >= limit) if part in unmixed else part for part in parts]
@@ -152,7 +160,7 @@ def representative(unit: Tensor, cluster: Cluster) -> Tensor:
     return members[(members @ members.mean(0)).argmax()]
 
 
-def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
+def orient(x: Tensor, layer: AttackedLayer) -> tuple[Tensor, Tensor]:
     """Give each candidate the sign that the network finds more plausible, and a label.
 
     The columns α of all candidates together come from least squares on W1. Evidence for a sign: α is along the KKT
@@ -160,12 +168,13 @@ def orient(x: Tensor, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
     """
     gram = x @ x.T
     gram.diagonal().add_(COLUMNS_RIDGE * gram.diagonal().mean())
-    columns = torch.linalg.solve(gram, x @ mixtures.weight.T)  # (c, w)
+    own = slice(-len(layer.gates[0]), None)  # of a change in several steps the last, which ends at the net itself
+    columns = torch.linalg.solve(gram, x @ layer.weight[own].T)  # (c, w)
     unit = F.normalize(columns, dim=1)
-    (plus, label), (minus, other) = (_agreement(mixtures.stack, sign * x, sign * unit) for sign in (1.0, -1.0))
+    (plus, label), (minus, other) = (_agreement(layer.stack, sign * x, sign * unit) for sign in (1.0, -1.0))
     evidence = _standard(torch.atanh(plus) - torch.atanh(minus))
-    if mixtures.bias is not None:
-        weight = torch.linalg.lstsq(columns.T, mixtures.bias[:, None]).solution[:, 0]
+    if layer.bias is not None:
+        weight = torch.linalg.lstsq(columns.T, layer.bias[own, None]).solution[:, 0]
         evidence = evidence + BIAS_WEIGHT * _standard(weight * columns.norm(dim=1))
     right = evidence >= 0
     return torch.where(right[:, None], x, -x), torch.where(right, label, other)

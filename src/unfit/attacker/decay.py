@@ -17,16 +17,16 @@ MOST_OTHERS = 10_000  # … and of the other kind; more say the same
 QUIET = 0.1  # of all directions: those with least in them hold no sample, unless there are very many
 ROUNDS = 6  # of the fit at most; it converges in three or four
 CONVERGED = 1e-8
-EXACT = 1e-5  # of the start: rounding alone leaves less
-GAIN = 2.0  # a factor is believed if it leaves so much less of the start than the start taken off as it is
+EXACT = 1e-5  # of the initial weights: rounding alone leaves less
+GAIN = 2.0  # times less of the initial weights must be left with a factor than without one for it to be believed
 
 
-def read_decay(end: Layer, start: Layer, usual: float = 1.0) -> tuple[float, float]:
-    """What is left of a start's weight, and of its bias; the usual factor unless another explains far more.
+def read_decay(end: Layer, initial: Layer, usual: float = 1.0) -> tuple[float, float]:
+    """What is left of the initial weight, and of its bias; the usual factor unless another explains far more.
 
     Some decay weights alone, so the bias has its own factor: that of the weight or 1, whichever fits.
     """
-    weight, base = _some(end[0]), _some(start[0])
+    weight, base = _some(end[0]), _some(initial[0])
     quiet = _quiet_space(weight - usual * base)
     unchanged = _left(quiet, weight - usual * base)
     if unchanged <= EXACT * float(base.norm()):
@@ -35,7 +35,7 @@ def read_decay(end: Layer, start: Layer, usual: float = 1.0) -> tuple[float, flo
     rest = weight - c * base
     if GAIN * _left(_quiet_space(rest), rest) > unchanged:
         return usual, usual
-    return c, _bias_factor(c, usual, end, start)
+    return c, _bias_factor(c, usual, end, initial)
 
 
 def _converged(c: float, weight: Tensor, base: Tensor) -> float:
@@ -80,10 +80,10 @@ def _left(quiet: Tensor, rest: Tensor) -> float:
     return float((quiet.T @ rest).norm())
 
 
-def _bias_factor(c: float, usual: float, end: Layer, start: Layer) -> float:
+def _bias_factor(c: float, usual: float, end: Layer, initial: Layer) -> float:
     """c, or the usual one if only weights decayed: the change of the bias is in the space of the weight's."""
-    if end[1] is None or start[1] is None:
+    if end[1] is None or initial[1] is None:
         return c
-    quiet = _quiet_space(_spread(end[0]).double() - c * _spread(start[0]).double())
-    biases = _spread(end[1]).double(), _spread(start[1]).double()
+    quiet = _quiet_space(_spread(end[0]).double() - c * _spread(initial[0]).double())
+    biases = _spread(end[1]).double(), _spread(initial[1]).double()
     return min((c, usual), key=lambda factor: _left(quiet, (biases[0] - factor * biases[1])[:, None]))

@@ -32,7 +32,7 @@ WIDTHS = (
 TRUSTED = 100.0  # times as much as gates, which training may have turned: most other samples are right
 VANISHES = 0.01  # of the mean size of a column, as in peel
 AGREES = 0.8  # share of its own off neurons on which a sample's column vanishes: of 271 texts 96% have more
-ACCUSES = 0.02  # part of another's column: samples have 0.004 at most, the 14 wrong corners of 300 texts 0.2
+CONTRADICTS = 0.02  # part of another's column: samples have 0.004 at most, the 14 wrong corners of 300 texts 0.2
 CREDIBLE = 0.1  # share of the corners that a column may accuse: what is no column accuses a fifth or more
 MORE = 10  # neurons that are off, beyond what can vanish by chance: one does so in a hundred
 EXACT, CLEAN = 1e-4, 0.9  # a column that vanishes so well on so many is exact: 61 of 110 texts, to 5·10⁻⁵ at worst
@@ -41,21 +41,22 @@ STEPS = 4  # of inverse iteration: each leaves a hundredth of the error where a 
 
 
 @dataclass(frozen=True, eq=False)
-class Hearing:
+class GateCheck:
     """What the neurons say of k corners."""
 
     agrees: Flags  # (k,): whether it has a column, dual to most others, that vanishes where its neurons are off
-    accused: Flags  # (k,): whether it has a part of the column of one that agrees
+    contradicted: Flags  # (k,): whether it has a part of the column of one that agrees
     columns: Array  # (k, n): the coordinates c of each
     wrong: Flags  # (k,): whether an exact column accuses it; others err while few samples are known
     clean: Flags  # (k,): whether its own column is exact, as far as the neurons can tell
 
 
-def hear(neurons: Array, off: Flags, corners: Array, exact: Array) -> Hearing:
+def check_gates(neurons: Array, off: Flags, corners: Array, exact: Array) -> GateCheck:
     """neurons: (w, n), orthonormal. off: (w, k), before and after training. corners: (k, n), coordinates a.
 
     exact: (j, n), the exact columns of the first corners, which are not sought again.
     """
+    off = off & moved(neurons)[:, None]
     unit = corners / np.linalg.norm(corners, axis=1, keepdims=True)
     others = range(len(exact), len(unit))
     columns = np.array([*exact, *(find_column(neurons, off[:, i], np.delete(unit, i, 0)) for i in others)])
@@ -65,12 +66,19 @@ def hear(neurons: Array, off: Flags, corners: Array, exact: Array) -> Hearing:
     free = neurons.shape[1] - len(unit)  # neurons on which a column can vanish by chance
     agrees = (share >= AGREES) & (off.sum(0) >= free / AGREES + MORE)
     parts = np.abs(unit @ columns.T)  # (k, k): of corner j in column i
-    accuses = parts > ACCUSES * parts.diagonal()
-    np.fill_diagonal(accuses, False)
-    agrees &= accuses.sum(0) <= CREDIBLE * len(unit)
+    contradicts = parts > CONTRADICTS * parts.diagonal()
+    np.fill_diagonal(contradicts, False)
+    agrees &= contradicts.sum(0) <= CREDIBLE * len(unit)
     clean = agrees & ((off & (size < EXACT * size.mean(0))).sum(0) >= CLEAN * off.sum(0))
-    wrong = accuses[:, clean].any(1)
-    return Hearing(agrees, accuses[:, agrees].any(1), columns, wrong, clean & ~wrong)
+    wrong = contradicts[:, clean].any(1)
+    return GateCheck(agrees, contradicts[:, agrees].any(1), columns, wrong, clean & ~wrong)
+
+
+def moved(neurons: Array) -> Flags:
+    """The neurons on which vectors of the space need not vanish: one that never fired tells of no sample. (w,)"""
+    size = np.linalg.norm(neurons, axis=1)
+    found: Flags = size > VANISHES * np.sqrt(neurons.shape[1] / len(neurons))
+    return found
 
 
 def find_column(neurons: Array, off: Flags, others: Array) -> Array:

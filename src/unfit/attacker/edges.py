@@ -1,7 +1,7 @@
 """Edges: what is sparse in a sample, and dense in a mixture of samples.
 
-In a picture they are the differences of neighbouring pixels. A vector does not say which of its values are
-neighbours, but its span does: the pixels of a flattened picture, the bands of a spectrum and the steps of a series
+In an image they are the differences of neighbouring pixels. A vector does not say which of its values are
+neighbours, but its span does: the pixels of a flattened image, the bands of a spectrum and the steps of a series
 are alike in all samples if they lie side by side. Those that do are always the same few places apart: 1 and 28
 in a digit. So each input is compared with those that it is most like. Words of texts and columns of tables are
 alike too, but at no common distance: they have no edges, and their values stand for themselves.
@@ -19,15 +19,15 @@ from torch.nn.functional import normalize
 from unfit.attacker.span import Span
 
 POSITIONS_PER_SOURCE = 4  # with fewer pixels than that for each source, edges no longer tell the sources apart
-MOST_POSITIONS = 2**14  # of larger pictures every second, third, … pixel: there are still many for each source
-# Unmixing needs fewer. 100 pictures of 224×224, mosaics of CIFAR's: with 126, 63 and 31 pixels for each source all
+MOST_POSITIONS = 2**14  # of larger images every second, third, … pixel: there are still many for each source
+# Unmixing needs fewer. 100 images of 224×224, mosaics of CIFAR's: with 126, 63 and 31 pixels for each source all
 # come back, with a mean cosine of 0.977, 0.976 and 0.973, in 13, 5 and 3 seconds.
 ENOUGH_PER_SOURCE, LEAST_POSITIONS = 32, 2**12
 
 # Maps of a convolution are much alike: of 64 channels of 3×3 kernels, 11 directions hold 99% of the edges. With
 # these alone unmixing is seven times as fast, and comes as near to the samples' maps: a correlation of 0.7 with 45
 # and 34 of 500 instead of 31 and 29 (two contrasts). Fig 15 of B23 has the counts with their control.
-COLOURS = 3  # channels of a picture, all of which are kept
+COLOURS = 3  # channels of an image, all of which are kept
 EDGES_KEPT = 0.99
 NO_EDGES = 1e-30  # nothing is divided by zero where all maps are flat
 
@@ -60,7 +60,7 @@ Layout = tuple[int, ...] | Neighbours  # the shape of samples, or which inputs o
 
 
 def find_layout(span: Span, shape: tuple[int, ...]) -> Layout:
-    """A picture has its shape; the neighbours of a vector's inputs are read off its span, if they are regular."""
+    """An image has its shape; the neighbours of a vector's inputs are read off its span, if they are regular."""
     neighbours = None if len(shape) == 3 else find_neighbours(span)
     return shape if neighbours is None or neighbours.regularity < REGULAR else neighbours
 
@@ -121,8 +121,14 @@ def in_main_channels(edges: Tensor) -> Tensor:
     return edges @ vectors.flip(1)[:, :num].to(edges)
 
 
+def num_edges(shape: tuple[int, ...], most: int = MOST_POSITIONS) -> int:
+    """About how many values `edge_groups` gives each source of such a shape."""
+    channels, *sides = shape if len(shape) == 3 else (1, math.prod(shape))
+    return 2 * channels * min(math.prod(sides), most)
+
+
 def enough_positions(num_sources: int) -> int:
-    """Places of a large picture whose edges tell so many sources apart."""
+    """Places of a large image whose edges tell so many sources apart."""
     return min(max(LEAST_POSITIONS, ENOUGH_PER_SOURCE * num_sources), MOST_POSITIONS)
 
 

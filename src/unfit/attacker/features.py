@@ -1,9 +1,9 @@
-"""Cleaner pictures from what the second layer learnt, where the weights that training started from are known.
+"""Cleaner images from what the second layer learnt, where the weights that training started from are known.
 
 Training adds Σ β h(x_i)ᵀ to the second layer, where h = relu(W1 x + b1) is what the first makes of a sample. So
 the features h of training samples lie in the row space of that change, and those of mixtures do not: a ReLU does
-not commute with mixing. A rough picture is moved, within the span of the samples, to where its features fit. This
-sees no data and proves nothing; it makes better pictures for `peel` to begin with (docs/research/second-layer.md).
+not commute with mixing. A rough image is moved, within the span of the samples, to where its features fit. This
+sees no data and proves nothing; it makes better images for `peel` to begin with (docs/research/second-layer.md).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from unfit.attacker.stationarity import Opaque, Stack
 
-ROOM = 3  # neurons for each sample: with two at width 1000 there are too few equations, and pictures get worse
+ROOM = 3  # neurons for each sample: with two at width 1000 there are too few equations, and images get worse
 PLACE = 0.7  # between the number of samples (0) and the size of the second layer (1): there its learning ends
 WAYPOINTS = (0.25, 0.75)  # of the way from start to end; features change on it, and both ends alone fit worse
 ITERATIONS = 30  # most of what can be gained comes in the first fifteen
 STEP, MOMENTUM = 0.5, 0.8  # of damped Gauss–Newton steps
 DAMPING = 1e-3  # of the curvature
-AVERAGED = 12  # pictures whose curvatures are averaged: gates differ, but not what half of all neurons see
+AVERAGED = 12  # images whose curvatures are averaged: gates differ, but not what half of all neurons see
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +32,12 @@ class Features:
     metric: Tensor  # (w, w): hᵀ M h is the part of h in directions that the second layer's change lacks
 
 
-def read_features(start: Stack, end: Stack, decay: float, num_samples: int) -> Features | None:
+def read_features(initial: Stack, end: Stack, decay: float, num_samples: int) -> Features | None:
     """None where there is no second hidden layer, or too few neurons for so many samples."""
-    if isinstance(start, Opaque) or isinstance(end, Opaque) or len(end) < 3:
+    if isinstance(initial, Opaque) or isinstance(end, Opaque) or len(end) < 3:
         return None
-    (w0, b0), (w1, b1) = start[0], end[0]
-    change = (end[1][0] - decay * start[1][0]).double()
+    (w0, b0), (w1, b1) = initial[0], end[0]
+    change = (end[1][0] - decay * initial[1][0]).double()
     size = min(change.shape)
     if b0 is None or b1 is None or size <= num_samples or len(w1) < ROOM * num_samples:
         return None
@@ -49,13 +49,13 @@ def read_features(start: Stack, end: Stack, decay: float, num_samples: int) -> F
 
 
 def refine(features: Features, x: Tensor, basis: Tensor) -> Tensor:
-    """Move pictures (m, d) within the span of the basis (r, d) to where their features fit, at the same size."""
+    """Move images (m, d) within the span of the basis (r, d) to where their features fit, at the same size."""
     inside = Features(tuple((w @ basis.T, b) for w, b in features.layers), features.metric)
     return _descend(inside, x @ basis.T, x.norm(dim=1, keepdim=True)) @ basis
 
 
 def misfit(features: Features, x: Tensor) -> Tensor:
-    """The share of each picture's features that the second layer has not learnt from: (m,)."""
+    """The share of each image's features that the second layer has not learnt from: (m,)."""
     return sum((_share(features.metric, x, *layer)[0] for layer in features.layers), torch.zeros(()))
 
 
@@ -80,7 +80,7 @@ def _descend(features: Features, u: Tensor, size: Tensor) -> Tensor:
 
 
 def _curvature(metric: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Wᵀ D (M + damping) D W / hᵀh with the gates D held, averaged over some pictures: (r, r)."""
+    """Wᵀ D (M + damping) D W / hᵀh with the gates D held, averaged over some images: (r, r)."""
     total = torch.zeros(u.shape[1], u.shape[1]).to(u)
     points = u[:: -(-len(u) // AVERAGED)]
     for point in points:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MAX_INPUTS = 3  # more dimensions have too many meeting points for random starts to find
-LIVE = 0.05  # of the largest row: smaller neurons never left their start
+MAX_INPUTS = 3  # more dimensions have too many meeting points for random first points to find
+LIVE = 0.05  # of the largest row: smaller neurons hardly moved
 FARTHEST = 0.95  # quantile of the kinks' distances from the origin that is taken for the data's size
 KINK_STARTS = 2000  # random points …
 WIDTHS = (0.1, 0.05, 0.02, 0.01)  # … that move in kernels of these widths, in units of the data's size …
@@ -24,7 +24,7 @@ NNLS_PASSES = 50  # for each unknown, instead of SciPy's 3: running out of them 
 
 
 def meeting_points(weight: Tensor, bias: Tensor, most: int, seed: int) -> Tensor:
-    """Up to `most` points (p, d) where most kinks meet, best first: mean shift from random starts."""
+    """Up to `most` points (p, d) where most kinks meet, best first: mean shift from random points."""
     w, b = weight.double().cpu().numpy(), bias.double().cpu().numpy()
     size = np.linalg.norm(w, axis=1)
     live = size > LIVE * size.max()

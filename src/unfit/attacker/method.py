@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import Field, model_validator
 
+from unfit.attacker.attacked_layer import AttackedLayer
 from unfit.attacker.candidates import Candidates, Part, pool
-from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.stage_cache import NOWHERE, StageCache
 from unfit.base.budget import is_over, limited
 from unfit.base.errors import NotApplicableError
 from unfit.base.files import Strict
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
+
+UNFINISHED = "not finished"  # the status of candidates that more will be added to
 
 Value = bool | int | float | str | None
 Values = dict[str, Any]
@@ -57,13 +61,17 @@ Parameters = dict[str, Parameter]
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """Whether an attack applies, why, and how long it would run on this machine (an estimate)."""
+class Applicability:
+    """Whether an attack applies, why, and what it would take on this machine: estimates.
+
+    `seconds` are of one core. `bytes` are of what the attack holds at most, besides the weights.
+    """
 
     attack: str
     applies: bool
     why: str
     seconds: float | None = None
+    bytes: float | None = None
 
 
 class Method(Strict, ABC):
@@ -76,18 +84,32 @@ class Method(Strict, ABC):
     takes_base: ClassVar[bool] = True  # whether it can attack the change since a base
 
     @abstractmethod
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         """Attack. Where the attack cannot be run on this net it raises NotApplicableError, which says why."""
 
+    def growing(
+        self, layer: AttackedLayer, progress: Report = quiet, cache: StageCache = NOWHERE
+    ) -> Generator[Candidates]:
+        """The candidates so far whenever more is proven, then all of them. A caller who has enough closes it."""
+        yield cache.candidates(self.method, lambda: self.run(layer, progress))
+
     @abstractmethod
-    def outlook(self, mixtures: Mixtures) -> Outlook:
+    def applicability(self, layer: AttackedLayer) -> Applicability:
         """What preflight says about it."""
+
+    def held(self, layer: AttackedLayer) -> float:
+        """Bytes that it holds at most, besides the weights."""
+        return self.applicability(layer).bytes or 0.0
 
     @property
     def limit(self) -> float | None:
         """Seconds, of an attack that can be cut short and was given a budget."""
         found: float | None = getattr(self, "budget", None)
         return found
+
+    def knowing(self, num_samples: tuple[int, ...]) -> Self:
+        """The same attack, which may use how many samples there were: their numbers are no secret."""
+        return self
 
     def check(self, architecture: Architecture) -> None:
         """Refuse settings that do not fit such a net, before anything is computed."""
@@ -100,39 +122,44 @@ class Method(Strict, ABC):
         """The same attack with these sampled settings."""
         return self.model_validate(self.model_dump() | values | {"seed": seed})
 
-    def describe(self, mixtures: Mixtures) -> dict[str, Any]:
+    def describe(self, layer: AttackedLayer) -> dict[str, Any]:
         """What the candidates record about the attack that made them."""
         plain = self.model_dump(mode="json", exclude={"method"})
         named = {"method": self.method} | ({"solver": plain.pop("solver")} if "solver" in plain else {})
-        knows_start = mixtures.start is not None and not mixtures.is_moment
-        return {**named, "settings": plain, "seed": self.seed, "base": knows_start}
+        knows_initial = layer.initial is not None and not layer.is_moment
+        return {**named, "settings": plain, "seed": self.seed, "base": knows_initial}
 
 
 class Prover(Method):
     """An attack that proves samples, with a budget; `auto` runs it until every sample is proven."""
 
     @abstractmethod
-    def obstacle(self, mixtures: Mixtures) -> str | None:
+    def why_not(self, layer: AttackedLayer) -> str | None:
         """Why nothing can be proven; None if something may be."""
 
     @abstractmethod
-    def prove(self, mixtures: Mixtures, progress: Report = quiet) -> tuple[list[Part], bool]:
+    def prove(self, layer: AttackedLayer, progress: Report = quiet) -> tuple[list[Part], bool]:
         """What is proven, then what is not; and whether nothing is left to find."""
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         began = time.perf_counter()
-        if why := self.obstacle(mixtures):
+        if why := self.why_not(layer):
             raise NotApplicableError(f"{self.title} cannot be run: {why}")
         with limited(self.limit):
-            parts, all_proven = self.prove(mixtures, progress)
+            parts, all_proven = self.prove(layer, progress)
             late = is_over()
-        return gather(self, mixtures, parts, began, "out of budget" if late and not all_proven else "finished")
+        return gather(self, layer, parts, began, "out of budget" if late and not all_proven else "finished")
 
 
 def gather(
-    method: Method, mixtures: Mixtures, parts: list[Part], began: float, status: str = "finished", **facts: Any
+    method: Method, layer: AttackedLayer, parts: list[Part], began: float, status: str = "finished", **facts: Any
 ) -> Candidates:
     """The candidates of all parts, with what the attack found out on the way."""
-    nothing = Part("nothing above the noise edge", torch.zeros(0, *mixtures.target.architecture.input_shape))
-    told = mixtures.facts() | {"status": status, "seconds": time.perf_counter() - began} | facts
-    return pool(parts or [nothing], method.describe(mixtures), told)
+    nothing = Part("nothing above the noise edge", torch.zeros(0, *layer.target.architecture.input_shape))
+    told = layer.facts() | {"status": status, "seconds": time.perf_counter() - began} | facts
+    return pool(parts or [nothing], method.describe(layer), told, layer)
+
+
+def inapplicable(method: Method, layer: AttackedLayer, why: NotApplicableError) -> Candidates:
+    """No candidates, of an attack that does not cover this layer."""
+    return gather(method, layer, [], time.perf_counter(), f"not applicable: {why}", applies=False)

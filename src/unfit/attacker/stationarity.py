@@ -10,6 +10,7 @@ outputs are weighted: Σ_k g_ik ∂Φ_k(x_i)/∂θ with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.attacker.candidates import share_out
+from unfit.attacker.names import Score
 from unfit.base.errors import NotApplicableError, UsageError, unknown
 from unfit.base.target import Target
 from unfit.base.whole import Whole
 
-Score = Literal["auto", "binary", "multiclass", "any"]
 RunnerUp = Literal["max", "soft"]
 Weigh = Callable[[Tensor], Tensor]
 """From the outputs Φ (m, k) of the candidates to their weights g (m, k)."""
@@ -185,7 +185,7 @@ def opaque_signals(stack: Opaque, u: Tensor, label: Tensor, score: Score) -> Ten
     sums = F.linear(u, *stack.first).detach().requires_grad_()
     phi = stack.whole.finish(u, sums)
     g = weigh(score, label, torch.ones(len(u), device=u.device), "soft")(phi.detach())
-    (signals,) = torch.autograd.grad(phi, sums, g)
+    (signals,) = torch.autograd.grad((phi * g).sum(), sums)
     return signals
 
 
@@ -264,3 +264,14 @@ def num_candidates(asked: int | None, rank: int, score: Score, num_outputs: int)
 def strength(multiplier: Tensor) -> Tensor:
     """One number for each candidate: λ, or the sum of |multipliers| over its outputs."""
     return multiplier.flatten(1).abs().sum(1) if multiplier.ndim > 1 else multiplier
+
+
+def share_out(asked: int | None, default: int, classes: int) -> int:
+    """The number of candidates: what was asked for, or about the default; the same for each class."""
+    if asked is None:
+        return max(2, math.ceil(default / classes)) * classes
+    if asked < 1 or asked % classes:
+        raise UsageError(
+            f"{asked} candidates cannot be divided equally among {classes} classes; give a multiple of {classes}"
+        )
+    return asked

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from unfit.auditor.samples import ONE_CLASS, Samples
-from unfit.auditor.sources import AS_SEEN, MAX_SOURCE, is_one_hot
+from unfit.auditor.labels import Labels, matched, no_labels, read_labels, wrong_labels
+from unfit.auditor.samples import Samples
+from unfit.auditor.sources.kind import MAX_SOURCE
+from unfit.auditor.sources.tables import AS_SEEN
 from unfit.base.errors import UnfitError, listed
+from unfit.base.shapes import arranged, is_channels_last, sample_shape
 
 Arrays = Any
 """Samples; or x, (x, y), a list of pairs, a mapping, a `Dataset` or a `DataLoader`, with x as the net sees it."""
 
 X_KEYS = ("x", "image", "images", "img", "pixel_values", "features", "inputs", "data")
 Y_KEYS = ("y", "label", "labels", "target", "targets")
-FLAT_PICTURES = (28 * 28, 3 * 32 * 32)  # rows of MNIST and CIFAR; of other lengths, they are vectors unless told
 BATCH = 256  # samples of a `Dataset` at once
-CHANNELS = (1, 3)  # a picture is grey or coloured
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,20 +74,27 @@ def as_samples(
     if isinstance(own, Samples) or isinstance(others, Samples):
         raise UnfitError("the samples cannot be used: pass both sets as arrays, or both as Samples")
     problems: list[str] = []
-    read = [_read(name, each, shape, problems) for name, each in (("private", own), ("unseen", others))]
-    unread = any(y is None and each.y is not None for (_, y), each in zip(read, (own, others), strict=True))
-    truths = [] if unread else _truths(read, num_outputs, problems)
-    if problems:
+    first, second = (_read(name, each, shape, problems) for name, each in (("private", own), ("unseen", others)))
+    labels = _labels((own, first[1]), (others, second[1]), num_outputs, problems)
+    if problems or labels is None:
         raise UnfitError("the samples cannot be used: " + "; ".join(problems))
-    first, second = (
-        Samples(x, labels, torch.arange(len(x)), names, 0.0, 1.0, targets, each.feature_names)
-        for (x, _), (labels, names, targets), each in zip(read, truths, (own, others), strict=True)
+    return in_unit_range(_samples(first[0], labels[0], own), _samples(second[0], labels[1], others))
+
+
+def _samples(x: Tensor, labels: Labels, given: Given) -> Samples:
+    return Samples(
+        x,
+        torch.from_numpy(labels.classes),
+        torch.arange(len(x)),
+        labels.names,
+        shift=0.0,
+        targets=None if labels.targets is None else torch.from_numpy(labels.targets),
+        feature_names=given.feature_names,
     )
-    return in_unit_range(first, second)
 
 
 def in_unit_range(private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
-    """Pictures are compared and shown in [0, 1].
+    """Images are compared and shown in [0, 1].
 
     If their values exceed it, the common range of both sets is mapped to it, the same for all samples and
     channels; `shift` and `scale` take them back to what the net sees.
@@ -103,25 +111,37 @@ def in_unit_range(private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
     return first, second
 
 
-def sample_shape(given: Arrays) -> tuple[int, ...] | None:
-    """The shape of one sample, channels first; None if flat rows may be pictures as well."""
-    given = opened(given)
+def shape_of(given: Given | Samples) -> tuple[int, ...] | None:
+    """The shape of one sample as the data have it, channels first; None if they have none.
+
+    With two axes it may be an image or steps of values: the model decides.
+    """
     if isinstance(given, Samples):
         return given.shape
+    axes = _axes(given)
+    if axes is not None and len(axes) == 2:
+        return axes
+    return None if axes is None else sample_shape(axes)
+
+
+def words_on(given: Given | Samples) -> str:
+    """How the model is taken to have seen its samples."""
+    axes = _axes(given) if isinstance(given, Given) else None
+    if axes is None or sample_shape(axes) is None:
+        return "as given"
+    if is_channels_last(axes):
+        return "as given, channels last made first"
+    if len(axes) == 2 and 1 in axes:
+        return f"as given, {axes[0]}×{axes[1]} values as vectors of {math.prod(axes)}"
+    return "as given"
+
+
+def _axes(given: Given) -> tuple[int, ...] | None:
+    """What is behind the first axis of x; None of ragged rows, say, which `as_samples` refuses."""
     try:
-        _, *shape = np.shape(given.x)
-    except (TypeError, ValueError):  # ragged rows, say, which `as_samples` refuses
+        return tuple(np.shape(given.x)[1:])
+    except (TypeError, ValueError):
         return None
-    if is_channels_last(shape):
-        return shape[2], shape[0], shape[1]
-    if len(shape) == 1:
-        return None if shape[0] in FLAT_PICTURES else (shape[0],)
-    return {2: (1, *shape), 3: tuple(shape)}.get(len(shape))
-
-
-def is_channels_last(shape: Sequence[int]) -> bool:
-    """Whether a sample of this shape has its channels behind its rows and columns."""
-    return len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS
 
 
 # Taking apart -------------------------------------------------------------------------------------------------
@@ -213,102 +233,84 @@ def _array(values: Any) -> npt.NDArray[Any]:
 # What the net sees --------------------------------------------------------------------------------------------
 
 
-def _read(name: str, given: Given, shape: tuple[int, ...], problems: list[str]) -> tuple[Tensor, Tensor | None]:
-    """x in float32 as (n, *shape) and y as numbers; append what is wrong with them to `problems`."""
+def _read(name: str, given: Given, shape: tuple[int, ...], problems: list[str]) -> tuple[Tensor, Labels | None]:
+    """x in float32 as (n, *shape) and what y means; append what is wrong with them to `problems`."""
     found: list[str] = []
-    x = _numbers("x", given.x, found)
-    y = None if given.y is None else _numbers("y", given.y, found)
+    x = _numbers(given.x, found)
+    y = _meaning(given.y, x, found)
     if x is not None:
         x = _shaped(x, shape, found)
-    if x is not None and y is not None and len(x) != len(y):
-        found.append(f"{len(x)} samples but {len(y)} labels")
     problems += [f"{name}: {problem}" for problem in found]
     return torch.zeros(0, *shape) if x is None else x, y
 
 
-def _numbers(name: str, values: Any, problems: list[str]) -> Tensor | None:
-    """A float64 tensor; 8-bit x is scaled to [0, 1]."""
+def _meaning(y: Any, x: Tensor | None, problems: list[str]) -> Labels | None:
+    if y is None:
+        return None if x is None else no_labels(len(x))
+    try:
+        values = _array(y)
+    except (TypeError, ValueError):
+        problems.append("y is not an array of numbers or strings")
+        return None
+    n = len(values) if values.ndim else 0
+    if x is not None and len(x) != n:
+        problems.append(f"{len(x)} samples but {n} labels")
+        return None
+    try:
+        return read_labels(values, n)
+    except UnfitError as error:
+        problems.append(str(error))
+        return None
+
+
+def _numbers(values: Any, problems: list[str]) -> Tensor | None:
+    """x as a float64 tensor; 8-bit values are scaled to [0, 1]."""
     try:
         found = values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(_array(values).copy())
     except (TypeError, ValueError):
         found = None
     if found is None or found.is_complex() or not found.ndim:
-        problems.append(f"{name} is not an array of numbers")
+        problems.append("x is not an array of numbers")
     elif not found.numel():
-        problems.append(f"{name} is empty")
+        problems.append("x is empty")
     elif not found.double().isfinite().all():
-        problems.append(f"{name} has {int((~found.double().isfinite()).sum())} values that are NaN or infinite")
+        problems.append(f"x has {int((~found.double().isfinite()).sum())} values that are NaN or infinite")
     else:
-        return found.double() / (255 if name == "x" and found.dtype == torch.uint8 else 1)
+        return found.double() / (255 if found.dtype == torch.uint8 else 1)
     return None
 
 
 def _shaped(x: Tensor, shape: tuple[int, ...], problems: list[str]) -> Tensor | None:
-    """Reshape x to (n, *shape), also from flat pictures, channels last, or grey ones without a channel axis."""
-    found = tuple(x.shape[1:])
-    if len(shape) == 3 and is_channels_last(found) and (found[2], *found[:2]) == shape:
-        return x.float().permute(0, 3, 1, 2).contiguous()
-    accepted = [shape, (math.prod(shape),), *([shape[1:]] if len(shape) == 3 and shape[0] == 1 else [])]
-    if found in accepted:
-        return x.float().reshape(-1, *shape)
+    """Reshape x to (n, *shape), also from flat images, channels last, or grey ones without a channel axis."""
+    found = x if tuple(x.shape[1:]) == shape else torch.from_numpy(arranged(x.numpy()))
+    has_steps = x.ndim == 3 and len(shape) == 1 and x[0].numel() == math.prod(shape)
+    if has_steps or tuple(found.shape[1:]) in (shape, (math.prod(shape),)):
+        return found.float().reshape(-1, *shape).contiguous()
     problems.append(f"x has shape {tuple(x.shape)}, the net expects (n, {', '.join(map(str, shape))})")
     return None
 
 
-# What they are ------------------------------------------------------------------------------------------------
-
-_Truth = tuple[Tensor, tuple[str, ...], Tensor | None]  # labels, the classes' names, targets
-
-
-def _truths(read: list[tuple[Tensor, Tensor | None]], num_outputs: int, problems: list[str]) -> list[_Truth]:
-    """What both sets say of their samples: a class, or a number for each output, or nothing."""
-    ys = [_column(y) for _, y in read if y is not None]
-    if not ys:
-        return [(torch.zeros(len(x)).long(), ONE_CLASS, None) for x, _ in read]
-    if len(ys) < len(read):
+def _labels(
+    own: tuple[Given, Labels | None], others: tuple[Given, Labels | None], k: int, problems: list[str]
+) -> tuple[Labels, Labels] | None:
+    """What both sets say of their samples, for a net with k outputs."""
+    (first, private), (second, unseen) = own, others
+    if (first.y is None) != (second.y is None):
         problems.append("one set has labels (y), the other has none: give both, or neither")
-    elif all(y.ndim == 2 and y.shape[1] == num_outputs and is_one_hot(y.numpy()) for y in ys):
-        ys = [y.argmax(1).double() for y in ys]
-    classes = _classes(ys[0], num_outputs)
-    if classes is None:
-        return _numbered(ys, num_outputs, problems)
-    for name, y in zip(("private", "unseen"), ys, strict=False):
-        strange = sorted(set(y.flatten().tolist()) - set(classes))
-        problems += [f"{name}: found labels {_numerals(strange)}, expected {listed(classes)}"] if strange else []
-    positions = [torch.searchsorted(torch.tensor(classes), y.long()) for y in ys]
-    return [(position, tuple(map(str, classes)), None) for position in positions]
-
-
-def _numbered(ys: list[Tensor], num_outputs: int, problems: list[str]) -> list[_Truth]:
-    for name, y in zip(("private", "unseen"), ys, strict=False):
-        if y.ndim > 2 or y.reshape(len(y), -1).shape[1] != num_outputs:
-            each = f"a number for each of the {num_outputs} outputs"
-            problems.append(f"{name}: y has shape {tuple(y.shape)}: pass one class per sample, or {each}")
-    return [(torch.zeros(len(y)).long(), ONE_CLASS, y.reshape(len(y), -1).float()) for y in ys]
-
-
-def _column(y: Tensor) -> Tensor:
-    """(n, 1), as binary cross-entropy expects it, as (n,)."""
-    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-
-
-def _numerals(values: Sequence[float]) -> str:
-    return listed([f"{value:g}" for value in values])
-
-
-def _classes(y: Tensor, num_outputs: int) -> list[int] | None:
-    """The labels that the outputs stand for: 0..k−1; for one output 0 and 1, −1 and 1, or the two labels found.
-
-    None where y is no class: it has several columns or values between whole numbers, or a single output is
-    to take more than two.
-    """
-    if y.ndim != 1 or not torch.equal(y, y.round()):
+    if private is None or unseen is None or problems:
+        known = [each if each is None else each.for_outputs(k).misfit(k) for each in (private, unseen)]
+        problems += [f"{name}: {each}" for name, each in zip(("private", "unseen"), known, strict=True) if each]
         return None
-    if num_outputs > 1:
-        return list(range(num_outputs))
-    found = sorted({int(value) for value in y.tolist()})
-    if len(found) > 2:
+    try:
+        private, matching = matched(private, unseen, k)
+    except UnfitError as error:
+        problems.append(str(error))
         return None
-    if set(found) <= {0, 1} or len(found) != 2:
-        return [-1, 1] if found == [-1] else [0, 1]
-    return found
+    assert matching is not None
+    if problem := private.misfit(k):
+        problems.append(f"private: {problem}")
+    elif strange := unseen.without_place(matching.names) if matching.has_classes else []:
+        problems.append(f"unseen: {wrong_labels(strange, matching.names)}")
+    elif problem := matching.misfit(k):
+        problems.append(f"unseen: {problem}")
+    return private, matching

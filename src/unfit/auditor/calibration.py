@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from unfit.auditor.probability import at_least, at_most, log_choose
 
 
 def calibrate(unseen_similarity: Tensor, fpr: float) -> float:
@@ -23,17 +24,13 @@ def chance(num_recovered: int, num_samples: int, num_unseen: int, fpr: float) ->
     The threshold is the (a + 1)-th largest unseen similarity, a = fpr · num_unseen. So at least r members exceed
     it exactly if at most a of the r + a largest similarities overall are unseen: a hypergeometric distribution.
     """
-    from scipy.stats import hypergeom  # imported here because it takes a second to load
-
     allowed = int(fpr * num_unseen)
-    return float(hypergeom.cdf(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed))
+    return at_most(allowed, num_samples + num_unseen, num_unseen, num_recovered + allowed)
 
 
 def p_more_often(num: int, num_samples: int, num_unseen_too: int, num_unseen: int) -> float:
     """How often as many of all that have a property are private ones, if chance decides who is (Fisher, exact)."""
-    from scipy.stats import hypergeom
-
-    return float(hypergeom.sf(num - 1, num_samples + num_unseen, num + num_unseen_too, num_samples))
+    return at_least(num, num_samples + num_unseen, num + num_unseen_too, num_samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,22 +97,12 @@ def _num_above(n: int, m: int, allowed: int) -> npt.NDArray[np.float64]:
 
     Any order of the n + m is as likely, so the number is negative hypergeometric.
     """
-    from scipy.special import gammaln
-
-    def choose(total: Any, part: Any) -> Any:
-        return gammaln(total + 1) - gammaln(part + 1) - gammaln(total - part + 1)
-
     r = np.arange(n + 1)
     below = n - r + m - allowed - 1
-    return np.exp(choose(r + allowed, r) + choose(below, n - r) - choose(n + m, n))
-
-
-def interval(count: int, total: int) -> tuple[float, float]:
-    """The 95% Clopper–Pearson confidence interval of the rate behind `count` out of `total`."""
-    from scipy.stats import binomtest
-
-    bounds = binomtest(count, total).proportion_ci(0.95, method="exact")
-    return float(bounds.low), float(bounds.high)
+    found: npt.NDArray[np.float64] = np.exp(
+        log_choose(r + allowed, r) + log_choose(below, n - r) - log_choose(n + m, n)
+    )
+    return found
 
 
 def roc(similarity: Tensor, unseen_similarity: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,34 +11,29 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from unfit.attacker.mixtures import Mixtures, read_mixtures, read_moments
-from unfit.auditor.arrays import (
-    FLAT_PICTURES,
-    Arrays,
-    Given,
-    as_samples,
-    in_unit_range,
-    is_channels_last,
-    opened,
-    sample_shape,
-)
-from unfit.auditor.exchange import near_copies
+from unfit.attacker.attacked_layer import AttackedLayer, read_layer
+from unfit.attacker.surfaces import Surface, layer_of
+from unfit.auditor.arrays import Arrays, as_samples, in_unit_range, opened, shape_of, words_on
+from unfit.auditor.comparability import near_copies
+from unfit.auditor.labels import matched
 from unfit.auditor.match import vote_factor
 from unfit.auditor.preprocessing import as_seen, words
 from unfit.auditor.request import AuditRequest
-from unfit.auditor.samples import ONE_CLASS, Part, Samples, Source, draw_unseen
-from unfit.auditor.sources import paths_of, read_names, read_source
+from unfit.auditor.samples import Samples, Source, Subset, draw_unseen
+from unfit.auditor.sources import paths_of, read_source
+from unfit.auditor.sources.tables import read_names
+from unfit.auditor.split import check_split
+from unfit.base.device import device
 from unfit.base.errors import UnfitError, UsageError, explained
 from unfit.base.files import parse_json
-from unfit.base.load import Reading, load_base, load_target
+from unfit.base.formats import check_model
+from unfit.base.load import load_base, load_target, with_checkpoints, with_rounds
 from unfit.base.modules import Estimator, as_base, as_target
 from unfit.base.nets import margin, outputs
-from unfit.base.normal import normal_form
 from unfit.base.target import Target
 
 EQUAL = 1e-3  # relative difference of two numbers that only rounding tells apart
@@ -56,10 +51,9 @@ class Case:
     source: Source | None = None
     num_copies: int = 0  # unseen samples that were left out, because they nearly equal a private one
     num_repeated: int = 0  # private samples that were left out, because they equal an earlier one
+    num_left_out: int = 0  # unseen samples that were given and not used, so that classes have the same shares
     inputs: str = "as given"  # how the model is taken to have seen the samples
-    form: Target | None = None  # what is attacked in place of the target: its normal form
-    by_moments: bool = False  # whether the optimiser's moments are attacked in place of the weights
-    as_is: Mixtures | None = None  # of a case with a `form`: what is attacked of the target itself, before it
+    surface: Surface | None = None  # what is attacked of the target; None: the layer that the target names
     originals: tuple[Samples, Samples] | None = None  # where both sets are features: what they were made of
 
     @property
@@ -82,34 +76,32 @@ class Case:
         return num_even(seen) >= (1 - EQUAL) * num_even(given)
 
     @cached_property
-    def mixtures(self) -> Mixtures:
+    def layer(self) -> AttackedLayer:
         """What the attacks work on, read once for all of them."""
-        found = read_moments(self.target) if self.by_moments else read_mixtures(self.attacked, self.base)
-        return replace(found, as_is=self.as_is)
+        return self.surface.attacked if self.surface else read_layer(self.target, self.base)
 
     @property
     def attacked(self) -> Target:
-        return self.form or self.target
+        return self.surface.target if self.surface else self.target
 
-    @property
-    def name(self) -> str:
-        """Which of its forms this is."""
-        return "moments" if self.by_moments else "net" if self.form is None else "normal"
+    def at(self, surface: Surface) -> Case:
+        """The case with this surface attacked, and what enters its layer as the samples.
 
-    def forms(self) -> list[Case]:
-        """What has to be attacked: the net as it is, and its normal form where neurons may hide others.
-
-        First the moments of the optimiser, if the file holds them: they give away most. With a base only the net
-        as it is: a base belongs to these neurons, and one that does not is refused.
+        A normal form is the same function of the same samples, so they are judged by the model itself.
         """
-        if self.target.moments is not None and not self.by_moments:
-            bare = replace(self, target=replace(self.target, moments=None))
-            return [replace(self, by_moments=True), *bare.forms()]
-        if self.base is not None:
-            return [self]
-        x = torch.cat([each.centred(self.mean).x for each in (self.private, self.unseen)])
-        form = normal_form(self.target, x)
-        return [self] if form is self.target else [self, replace(self, form=form, as_is=self.mixtures)]
+        case = replace(self, surface=surface, base=surface.base)
+        if surface.kind == "normal form" or surface.layer == layer_of(self.target):
+            return case
+        given = replace(case, target=surface.target, private=self.given[0], unseen=self.given[1], originals=None)
+        return given.with_features()
+
+    def with_features(self) -> Case:
+        """With what enters the attacked layer as both sets, where the model has other layers in front of it."""
+        private, unseen = self.private, self.unseen
+        if not self.target.has_prefix or private.shape != self.target.sample_shape:  # which `check` refuses
+            return self
+        first, second = as_features(self.target, private, unseen)
+        return replace(self, private=first, unseen=second, originals=(private, unseen))
 
     @cached_property
     def mean(self) -> Tensor:
@@ -120,13 +112,28 @@ class Case:
     def vote(self) -> float:
         return vote_factor(self.target.architecture)
 
+    @cached_property
+    def as_a_whole(self) -> Case:
+        """The case as the model itself sees it: samples to outputs.
+
+        What enters the attacked layer decides the outputs, unless other parts of the model receive samples too.
+        """
+        target = self.target
+        if not target.has_prefix or not target.split.has_bypass:
+            return self
+        whole = replace(target.split, layer="", has_prefix=False, feature_shape=target.split.input_shape)
+        architecture = replace(target.architecture, input_shape=whole.input_shape)
+        model = replace(target, whole=whole, architecture=architecture)
+        return replace(self, target=model, private=self.given[0], unseen=self.given[1], originals=None)
+
     def outputs(self) -> tuple[Tensor, Tensor]:
         """Φ of the private and of the unseen samples; with several outputs the margin to the runner-up.
 
         Without classes there is no margin: then it is the largest output.
         """
-        net = self.target.net()
-        own, unseen = (samples.centred(self.mean) for samples in (self.private, self.unseen))
+        case = self.as_a_whole
+        net = case.target.net()
+        own, unseen = (samples.centred(case.mean) for samples in (case.private, case.unseen))
         both = [(outputs(net, samples.x), samples.y) for samples in (own, unseen)]
         plain = self.target.architecture.num_outputs == 1 or self.private.truth != "classes"
         first, second = (phi.amax(1) if plain else margin(phi, y) for phi, y in both)
@@ -202,14 +209,13 @@ def case_of(
 ) -> Case:
     """From a model and arrays, x exactly as the model sees it; or from `Samples` as stored."""
     private, unseen = opened(private), opened(unseen)
-    shape = input_shape or _shape_for(model, private)
-    target = as_target(model, shape, layer=layer)
-    if isinstance(model, Target) and shape and (input_shape or _may_reshape(target, shape)):
-        target = with_shape(target, shape)
+    shape = shape_of(private)
+    if isinstance(model, Target):
+        target = model.for_shape(input_shape, shape)
+    else:
+        target = as_target(model, input_shape, layer=layer, data_shape=shape)
     own, others = as_samples(private, unseen, target.sample_shape, target.architecture.num_outputs)
-    last = isinstance(private, Given) and is_channels_last(np.shape(private.x)[1:])
-    inputs = "as given, channels last made first" if last else "as given"
-    return named(case_with(target, as_base(base, target), own, others, inputs=inputs), feature_names)
+    return named(case_with(target, as_base(base, target), own, others, inputs=words_on(private)), feature_names)
 
 
 def named(case: Case, names: Sequence[str] | None) -> Case:
@@ -228,20 +234,18 @@ def case_with(
     """Leave out copies, and push both sets through the prefix of a model that has one."""
     given, private = len(private), private.unique()
     unseen, num_copies = without_copies(private, unseen.unique())
-    case = Case(target, base, private, unseen, source, num_copies, given - len(private), inputs)
-    if not target.has_prefix or private.shape != target.sample_shape:  # which `Case.check` refuses
-        return case
-    first, second = as_features(target, private, unseen)
-    return replace(case, private=first, unseen=second, originals=(private, unseen))
+    num_repeated = given - len(private)
+    case = Case(target, base, private, unseen, source, num_copies, num_repeated, inputs=inputs)
+    return case.with_features()
 
 
 def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
-    """What enters the attacked layer for each sample; where that is a picture still, in [0, 1] as pictures are.
+    """What enters the attacked layer for each sample; where that is an image still, in [0, 1] as images are.
 
     Where a scaler is all that comes before the layer, these are the samples themselves, in the model's units: a
     pipeline is compared by the same measure as its last step with scaled samples.
     """
-    mean, entering, is_scaled = private.mean, target.split.features, target.split.scaling is not None
+    mean, entering, is_scaled = private.mean, target.split.on(device()).features, target.split.scaling is not None
     first, second = (
         replace(
             each,
@@ -254,13 +258,6 @@ def as_features(target: Target, private: Samples, unseen: Samples) -> tuple[Samp
         for each in (private, unseen)
     )
     return in_unit_range(first, second)
-
-
-def _shape_for(model: Target | nn.Module | Estimator, private: Arrays) -> tuple[int, ...] | None:
-    """What the data say of a sample's shape. A convolution takes pictures, even if they are given flat."""
-    shape = sample_shape(private)
-    has_conv = isinstance(model, nn.Module) and any(isinstance(each, nn.Conv2d) for each in model.modules())
-    return None if has_conv and shape is not None and len(shape) == 1 else shape
 
 
 Index = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what an array of positions holds
@@ -295,7 +292,7 @@ def read_members(request: AuditRequest) -> Members | None:
 def named_data(request: AuditRequest, about: Members | None) -> str:
     """The source of the samples: as the request names it or, within the folder of its list, as the members do.
 
-    A run folder may be a stranger's, who must not choose which other files of this machine are read.
+    A run folder may come from anybody, who must not choose which other files of this machine are read.
     """
     if request.data:
         return request.data
@@ -323,123 +320,111 @@ def _leads_out_of(folder: Path, place: Path) -> bool:
 
 
 def read_case(request: AuditRequest) -> Case:
-    """From the files that a request names."""
-    source, private = private_set(request)
-    shape = request.input_shape or (None if private.shape[0] in FLAT_PICTURES else private.shape)
-    reading = Reading(model=request.model, layer=request.layer, input_shape=shape)
-    target = load_target(request.target, reading, request.base, request.update)
-    source, private = private_set(request, target.architecture.num_outputs, source)
-    unseen = unseen_set(request, source, private)
+    """From the files that a request names, of which the model is looked for first."""
+    for path in (request.target, request.update, request.base, *request.checkpoints, *chain(*request.rounds)):
+        if path is not None:
+            check_model(Path(path))
     about = read_members(request)
+    _check_split(request, about)
+    source = _private_source(request, about)
+    target = load_target(request.target, request, request.base, request.update, source.train.shape)
+    source, other = _for_outputs(source, _other_source(request, source), target.architecture.num_outputs)
+    private = _members_of(source, about)
+    unseen = _draw_unseen(request, source, private, other)
     trained_here = about is not None and about.data is not None  # by `fit`, which subtracts the mean
     untold = (request.scale, request.mean, request.std) == (None, None, None) and not request.as_is
     centred = request.center or (trained_here and untold)
-    target = shaped_like(target, request, private)
     sets = (_reshaped(each, target.sample_shape) for each in (private, unseen))
     private, unseen = in_unit_range(*(as_seen(each, request, centred) for each in sets))
     base = load_base(request.base, target) if request.base else None
+    target = with_rounds(with_checkpoints(target, request.checkpoints), request.rounds, request)
     names = None if request.feature_names is None else read_names(Path(request.feature_names))
-    return named(case_with(target, base, private, unseen, source, words(request, centred)), names)
+    num_left_out = 0 if other is None or request.num_unseen else int((other.labels >= 0).sum()) - len(unseen)
+    case = case_with(target, base, private, unseen, source, words(request, centred))
+    return named(replace(case, num_left_out=num_left_out), names)
 
 
-def shaped_like(target: Target, request: AuditRequest, private: Samples) -> Target:
-    """The target for samples of this shape: weights alone tell a dense net's number of inputs, not their shape.
-
-    A description beside the weights does tell it, and flat rows of the usual lengths are pictures.
-    """
-    if target.whole is not None:
-        return target  # it was run on such samples
-    if request.input_shape:
-        return with_shape(target, request.input_shape)
-    path, shape = request.described, private.shape
-    described = (path / "target.json" if path.is_dir() else path.with_suffix(".json")).is_file()
-    if described or shape[0] in FLAT_PICTURES or not _may_reshape(target, shape):
-        return target
-    return with_shape(target, shape)
+def _check_split(request: AuditRequest, about: Members | None) -> None:
+    """Files that `unfit split` wrote must be what they were, and in their places."""
+    data, unseen = named_data(request, about), request.unseen
+    place = next(iter(paths_of(data)), None)
+    if place is not None:
+        check_split(place, next(iter(paths_of(unseen)), None) if unseen else None)
 
 
-def _may_reshape(target: Target, shape: tuple[int, ...]) -> bool:
-    """Whether a sample of this shape fits a net that does not mind the shape."""
-    architecture = target.architecture
-    fits = math.prod(shape) == math.prod(architecture.input_shape)
-    return fits and not architecture.conv and target.whole is None
-
-
-def with_shape(target: Target, shape: tuple[int, ...]) -> Target:
-    """The same net for inputs of another shape, which a dense layer does not mind."""
-    architecture = target.architecture
-    if shape == architecture.input_shape:
-        return target
-    if architecture.conv or math.prod(shape) != math.prod(architecture.input_shape):
-        raise UsageError(f"`input_shape` {shape} does not fit the net, which takes {architecture.input_shape}")
-    return replace(target, architecture=replace(architecture, input_shape=shape))
+def _for_outputs(source: Source, other: Subset | None, k: int) -> tuple[Source, Subset | None]:
+    """Both with labels as a net with k outputs has them."""
+    own = source.train.y
+    try:
+        for each in (source.test, other):
+            own, _ = matched(own, each.y if each else None, k)
+        test, other = (each and replace(each, y=each.y.like(own)) for each in (source.test, other))
+    except UnfitError as error:
+        raise UnfitError(f"{error}: see `data` and `unseen`") from error
+    return replace(source, train=replace(source.train, y=own), test=test), other
 
 
 def _reshaped(samples: Samples, shape: tuple[int, ...]) -> Samples:
-    """Flat rows as the pictures that they are; whatever else does not fit is refused later."""
-    if samples.is_image or math.prod(samples.shape) != math.prod(shape):
+    """Flat rows as the images that they are, steps as vectors; whatever else does not fit is refused later."""
+    has_steps = samples.is_image and samples.shape[0] == 1 and len(shape) == 1
+    if (samples.is_image and not has_steps) or math.prod(samples.shape) != math.prod(shape):
         return samples
     return replace(samples, x=samples.x.reshape(-1, *shape))
 
 
-def private_set(
-    request: AuditRequest, num_outputs: int | None = None, source: Source | None = None
-) -> tuple[Source, Samples]:
-    """The source and the samples trained on, of a run folder or as named, their classes as the outputs have them.
-
-    Without a list of members (`members.json` of a run, or one given) all of the source's training part is private.
-    """
+def private_set(request: AuditRequest) -> tuple[Source, Samples]:
+    """The source and the samples trained on, of a run folder or as named."""
     about = read_members(request)
-    if source is None:
-        source = read_source(
-            named_data(request, about), request.classes or (about.classes if about else None), request.resize
-        )
-    if num_outputs is not None:
-        test = source.test and source.test.for_outputs(num_outputs)
-        source = replace(source, train=source.train.for_outputs(num_outputs), test=test)
+    source = _private_source(request, about)
+    return source, _members_of(source, about)
+
+
+def _private_source(request: AuditRequest, about: Members | None) -> Source:
+    classes = request.classes or (about.classes if about else None)
+    return read_source(named_data(request, about), classes, request.resize)
+
+
+def _members_of(source: Source, about: Members | None) -> Samples:
+    """Without a list of members (`members.json` of a run, or one given) the source's whole training part."""
     if about is None:
-        return source, source.train.take((source.train.labels >= 0).nonzero()[0])
+        return source.train.chosen()
     private = source.train.take(about.indices)
     if about.sha256 and private.sha256 != about.sha256:
         raise UnfitError(f"{source.name} has changed since the model was trained: its members' hash differs")
-    return source, private
+    return private
 
 
 def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Samples:
     """Samples the model never saw, of the same source or of another one; classes as in the private set.
 
-    As many as it was trained on, or `num_unseen`; fewer where there are no more.
+    All of another source; as many as it was trained on of the same one; or `num_unseen`. Fewer where there are no
+    more, or where classes would not have the shares that they have in the private set.
     """
+    other = _other_source(request, source)
+    return _draw_unseen(request, source, private, other and replace(other, y=other.y.like(source.train.y)))
+
+
+def _other_source(request: AuditRequest, source: Source) -> Subset | None:
+    if request.unseen is None:
+        return None
+    return read_source(request.unseen, request.classes or source.classes, request.resize).train
+
+
+def _draw_unseen(request: AuditRequest, source: Source, private: Samples, other: Subset | None) -> Samples:
     asked, seed, k = request.num_unseen, request.seed, private.num_classes
     if asked is not None and asked < k:
         raise UsageError(f"{asked} unseen samples are fewer than the {k} classes")
-    n = asked or len(private)
+    n = asked or (len(private) if other is None else len(other))
     counts = private.y.bincount(minlength=k)
-    other = None if request.unseen is None else _other(request, source, private)
     if counts.min() < counts.max():
         return _unbalanced(source, other, private, n, seed)
-    n -= n % k
     if other is None:
-        return draw_unseen(source, private, n, seed)
-    return other.take(other.balanced(min(n, other.largest_balanced()), (seed, 1)))
+        return draw_unseen(source, private, n - n % k, seed)
+    n = min(n - n % k, other.largest_balanced())
+    return other.take(other.balanced(n, (seed, 1)))
 
 
-def _other(request: AuditRequest, source: Source, private: Samples) -> Part:
-    """Another source's samples, with the classes of the private ones."""
-    assert request.unseen is not None
-    part = read_source(request.unseen, request.classes or source.classes, request.resize).train
-    if private.truth == "classes" and part.class_names != ONE_CLASS:
-        return part.named(private.class_names)
-    if private.targets is not None:
-        part = part.for_outputs(private.targets.shape[1])
-    if (private.targets is None, private.class_names) != (part.targets is None, part.class_names):
-        raise UnfitError(
-            "private and unseen samples must have labels of one kind, or none: see `data` and `unseen`"
-        )
-    return part
-
-
-def _unbalanced(source: Source, other: Part | None, private: Samples, n: int, seed: int) -> Samples:
+def _unbalanced(source: Source, other: Subset | None, private: Samples, n: int, seed: int) -> Samples:
     """Another mix of classes would tell private from unseen samples by itself."""
     y = private.y.numpy()
     places = [(other, None)] if other else [(source.train, private.indices.numpy()), (source.test, None)]

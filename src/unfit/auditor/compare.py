@@ -14,7 +14,7 @@ COMPARED = (
     "verdict",
     "num_recovered",
     "num_recognisable",
-    "num_proven",
+    "num_exact",
     "num_assigned",
     "num_good",
     "num_recovered_high",
@@ -52,14 +52,16 @@ def compare(old: Record, new: Record) -> Difference:
 
 
 def _regressions(old: Record, new: Record) -> list[str]:
-    limit, grade, found = new.policy.max_recovered, new.policy.fail_on, []
+    limit, grade, found = new.policy.max_leaked, new.policy.fail_on, []
     before, now = (record.num_graded(grade) for record in (old, new))
     if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
+    if worse := [code for code in new.codes if new.is_accepted and code not in old.codes]:
+        found.append(f"the policy accepts what the last audit did not need: {', '.join(worse)}")
     if now > max(before, limit) and new.p_value < SIGNIFICANT:
         found.append(f"{now} samples are {GRADE_WORDS[grade]} (before {before}, allowed {limit})")
-    if new.num_proven > max(old.num_proven, limit):
-        found.append(f"{new.num_proven} samples are proven (before {old.num_proven}, allowed {limit})")
+    if new.num_exact > max(old.num_exact, limit):
+        found.append(f"{new.num_exact} samples are proven (before {old.num_exact}, allowed {limit})")
     return found
 
 

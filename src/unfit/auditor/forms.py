@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,14 @@ from unfit.auditor.samples import Samples
 from unfit.base.errors import listed
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation of its channels
+USUAL = {  # what scripts write down, by the number of channels
+    1: (("MNIST's mean and deviation", (0.1307,), (0.3081,)), ("Fashion-MNIST's", (0.2860,), (0.3530,))),
+    3: (
+        ("ImageNet's mean and deviation", *IMAGENET),
+        ("CIFAR-10's mean and deviation", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        ("CIFAR-100's mean and deviation", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    ),
+}
 MOST_COLUMNS = 12  # whose means and deviations are written out
 
 
@@ -45,8 +53,8 @@ def layouts(shape: tuple[int, ...]) -> list[Form]:
     c, h, w = shape
     turned = [
         Form("rows and columns swapped", "x.transpose(2, 3)", lambda x: x.transpose(2, 3).reshape(x.shape)),
-        Form("the pictures upside down", "x.flip(2)", lambda x: x.flip(2)),
-        Form("the pictures mirrored", "x.flip(3)", lambda x: x.flip(3)),
+        Form("the images upside down", "x.flip(2)", lambda x: x.flip(2)),
+        Form("the images mirrored", "x.flip(3)", lambda x: x.flip(3)),
     ]
     first, last = "channels first instead of last", "channels last instead of first"
     if c == 1:
@@ -78,7 +86,7 @@ def _reshaped(x: Tensor, *order: int) -> Tensor:
 
 
 def _scales(private: Samples) -> list[Form]:
-    """Other normalisations. Pictures are held in [0, 1], vectors as they were given."""
+    """Other normalisations. Images are held in [0, 1], vectors as they were given."""
     x = private.x
     own = x.mean(0), x.std(0)
     found = [
@@ -95,20 +103,24 @@ def _scales(private: Samples) -> list[Form]:
             _affine("columns from 0 to 1", "(x - x.amin(0)) / (x.amax(0) - x.amin(0))", low, width),
         ]
     each = x.mean((0, 2, 3), keepdim=True)[0], x.std((0, 2, 3), keepdim=True)[0]
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in IMAGENET)
+    usual = [
+        _affine(name, f"(x - mean) / std of {name.partition(chr(39))[0]}", *_by_channel(mean, std))
+        for name, mean, std in USUAL.get(len(x[0]), ())
+    ]
     return [
         _affine("values from 0 to 1", "x in [0, 1]", 0, 1, "`as_is`"),
         _affine("values from −1 to 1", "2 * x - 1 of x in [0, 1]", 0.5, 0.5),
         _affine("channels standardised", "(x - mean) / std of each channel", *each),
         _affine("values standardised", "(x - x.mean()) / x.std()", x.mean(), x.std()),
         *found,
-        *(
-            [_affine("ImageNet's mean and deviation", "(x - mean) / std of ImageNet", mean, std)]
-            if len(x[0]) == 3
-            else []
-        ),
+        *usual,
         _affine("black and white swapped", "1 - x of x in [0, 1]", 1, -1, "`scale` -1 and `mean` -1"),
     ]
+
+
+def _by_channel(mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
+    first, second = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+    return first, second
 
 
 def _affine(

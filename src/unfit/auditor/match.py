@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -17,25 +17,25 @@ from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.auditor.policy import WINDOW, WINDOWS
 from unfit.auditor.samples import Samples
+from unfit.base.device import device
+from unfit.base.images import stretch
+from unfit.base.memory import rows_at_once
 from unfit.base.nets import Architecture
-from unfit.base.pictures import stretch
 from unfit.base.progress import Report, quiet
 
 GOOD = 0.4  # SSIM: the papers' threshold for a good reconstruction
 HIGH = 0.6  # SSIM: a stricter threshold, which audits report too
-WINDOW = 11  # of SSIM, unless another is asked for
-WINDOWS = (3, 7, WINDOW)  # of SSIM: 11 is the usual Gaussian window, 3 is in the papers' code
 VOTE = 1.1  # candidates within this factor of the nearest distance are averaged
 CONV_VOTE = 1.5  # the same for convolutional nets (B23)
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
-SAMPLES_AT_ONCE = 500  # pictures compared in one batch …
-VALUES_AT_ONCE = 2**26  # … and values of their reconstructions, after each stage: 256 MB, a few times over
+SAMPLES_AT_ONCE = 500  # images compared in one batch, fewer if they are large
 CANDIDATES_AT_ONCE = 10_000  # in one block, if they are in memory already
 SPARSE = 1 / 16  # share of chosen pairs below which adding them one by one beats a matrix product
 PAIRS_ADDED = 1_000  # chosen pairs added in one batch
 NEIGHBOURS = 32  # nearest candidates that a sample can be assigned
-MIN_ERROR = 1e-10  # mean square error: equal pictures have 100 dB, not infinity
+MIN_ERROR = 1e-10  # mean square error: equal images have 100 dB, not infinity
 
 
 def vote_factor(architecture: Architecture) -> float:
@@ -59,12 +59,16 @@ class Blocks:
         ends = np.cumsum(self.sizes).tolist()
         return [slice(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
 
+    def on(self, where: torch.device) -> Blocks:
+        """The same, each block on this device when it is read."""
+        return replace(self, read=lambda i: self.read(i).to(where))
+
     def flat(self, i: int) -> Tensor:
         return self.read(i).flatten(1)
 
     def take(self, positions: Tensor) -> Tensor:
         """The candidates at these positions; zeros for −1."""
-        found = torch.zeros(len(positions), *self.shape)
+        found = torch.zeros(len(positions), *self.shape, device=positions.device)
         for i, part in enumerate(self.parts):
             here = (positions >= part.start) & (positions < part.stop)
             if here.any():
@@ -80,7 +84,7 @@ def in_blocks(x: Tensor) -> Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """The best reconstruction of each sample, as the net sees it and as a picture."""
+    """The best reconstruction of each sample, as the net sees it and as an image."""
 
     centred: Tensor  # (n, *shape): with the mean subtracted
     shown: Tensor  # (n, *shape): in [0, 1] for images
@@ -89,6 +93,11 @@ class Matches:
     nearest: Tensor  # (n,): position of the nearest candidate that is not a copy, −1 if there is none
     assigned: Tensor  # (n,): similarity if each candidate may stand for only one sample
     over_time: Tensor  # (stages, n): similarity after each stage of the attack
+
+    def on(self, where: torch.device) -> Matches:
+        """The same on this device."""
+        tensors = {name: value.to(where) for name, value in vars(self).items() if value is not None}
+        return replace(self, **tensors)
 
     @property
     def by_papers(self) -> Tensor:
@@ -117,32 +126,36 @@ def match(
         nothing, zero = torch.zeros_like(samples.x), torch.zeros(len(samples))
         ssims = zero.clone() if samples.is_image else None  # a file holds no tensor twice
         return Matches(nothing, nothing, zero, ssims, torch.full((len(samples),), -1), zero, zero.expand(0, -1))
+    where = device()
+    blocks, samples, mean = blocks.on(where), replace(samples, x=samples.x.to(where)), mean.to(where)
+    stage, copies = (None if each is None else each.to(where) for each in (stage, copies))
     num_near = min(NEIGHBOURS, len(blocks) - (0 if copies is None else int(copies.sum())))
     distances = _distances_to(blocks, samples.measure != "relative error")
-    pictures, near, over_time = [], [], []
+    images, near, over_time = [], [], []
     num_stages = 1 if stage is None else int(stage.max()) + 1
     for rows in _chunks(len(samples), len(blocks), num_stages * math.prod(blocks.shape)):
         progress(rows.start / len(samples), "comparing")
         x = samples.x[rows]
         distance = distances((x - mean).flatten(1))
-        voted = [picture.view_as(x) for picture in _vote(distance, blocks, stage, vote)]
+        voted = [image.view_as(x) for image in _vote(distance, blocks, stage, vote)]
         if copies is not None:
             distance.masked_fill_(copies, torch.inf)
         near.append(distance.topk(num_near, largest=False))
-        pictures.append(voted[-1])
-        over_time.append(torch.stack([compare(picture, samples, rows, mean) for picture in voted]))
-    centred, similarity = torch.cat(pictures), torch.cat(over_time, 1)
+        images.append(voted[-1])
+        over_time.append(torch.stack([compare(image, samples, rows, mean) for image in voted]))
+    centred, similarity = torch.cat(images), torch.cat(over_time, 1)
     distance, candidate = (torch.cat(found) for found in zip(*near, strict=True))
     taken = assign(distance, candidate)
     assigned = _assigned_similarity(blocks.take(taken), taken, samples, mean)
     shown = show(centred, mean)
     ssims = _ssims(shown, samples.x, window) if samples.is_image else None
-    return Matches(centred, shown, similarity[-1], ssims, candidate[:, 0], assigned, similarity)
+    found = Matches(centred, shown, similarity[-1], ssims, candidate[:, 0], assigned, similarity)
+    return found.on(torch.device("cpu"))
 
 
 def _chunks(n: int, m: int, d: int) -> list[slice]:
     """Split n samples so that distances to m candidates, and d values for each sample, fit into memory."""
-    size = min(max(1, PAIRS_AT_ONCE // m), SAMPLES_AT_ONCE, max(1, VALUES_AT_ONCE // d))
+    size = min(max(1, PAIRS_AT_ONCE // m), rows_at_once(d, SAMPLES_AT_ONCE))
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
@@ -162,7 +175,7 @@ def _vote(distance: Tensor, blocks: Blocks, stage: Tensor | None, vote: float) -
     for i, part in enumerate(blocks.parts):
         votes = torch.stack([distance[:, part] <= limit for limit in limits])  # (stages, n, block)
         if stage is not None:
-            votes &= stage[part] <= torch.arange(len(limits))[:, None, None]
+            votes &= stage[part] <= torch.arange(len(limits), device=stage.device)[:, None, None]
         if not votes.any():
             continue
         values = blocks.flat(i)
@@ -241,7 +254,8 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
     Exact if k reaches the number of samples or of candidates. Otherwise a sample gets none if its k nearest all
     serve other samples better, even if a more distant one is free.
     """
-    n, k = distance.shape
+    where, (n, k) = candidate.device, distance.shape
+    distance, candidate = distance.cpu(), candidate.cpu()  # SciPy solves it there
     used, column = candidate.unique(return_inverse=True)
     spare = len(used) + torch.arange(n)[:, None]  # a spare column per sample guarantees a full matching
     cost = torch.cat([distance, (2 * distance.max() + 1).expand(n, 1)], 1).double() + 1  # 0 would mean no edge
@@ -249,7 +263,7 @@ def assign(distance: Tensor, candidate: Tensor) -> Tensor:
     edges = (np.repeat(np.arange(n), k + 1), columns.flatten().numpy())
     graph = csr_array((cost.flatten().numpy(), edges), shape=(n, len(used) + n))
     taken = torch.from_numpy(min_weight_full_bipartite_matching(graph)[1].astype(np.int64))
-    return torch.where(taken < len(used), used[taken.clamp_max(len(used) - 1)], -1)
+    return torch.where(taken < len(used), used[taken.clamp_max(len(used) - 1)], -1).to(where)
 
 
 def _assigned_similarity(found: Tensor, taken: Tensor, samples: Samples, mean: Tensor) -> Tensor:
@@ -329,7 +343,7 @@ def ssim_map(a: Tensor, b: Tensor, window: int) -> Tensor:
 
 @cache
 def blur_matrix(side: int, window: int) -> Tensor:
-    """The (side, side) matrix that blurs lines of pixels; for small pictures far faster than a convolution."""
+    """The (side, side) matrix that blurs lines of pixels; for small images far faster than a convolution."""
     offsets = torch.arange(window, dtype=torch.float64) - window // 2
     weights = torch.exp(-(offsets**2) / (2 * 1.5**2))
     lines = F.pad(torch.eye(side, dtype=torch.float64), (window // 2,) * 2, mode="reflect")
@@ -342,7 +356,7 @@ def vector_similarity(a: Tensor, b: Tensor) -> Tensor:
 
 
 def explained(a: Tensor, b: Tensor, common: Tensor) -> Tensor:
-    """1 − ‖s a − b‖² / ‖b − common‖², at least 0: how much of what sets b apart comes back, at the best scale s.
+    """1 − ‖s a − b‖² / ‖b − common‖², at least 0: how much of what sets b apart is recovered, at the best scale s.
 
     Features of a deep model are alike; by their plain correlation all samples would resemble each other.
     """

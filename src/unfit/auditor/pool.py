@@ -11,35 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from unfit.attacker.candidates import Candidates, load_candidates
+from unfit.attacker.attacked_layer import AttackedLayer
+from unfit.attacker.candidates import Candidates, Facts, load_candidates
+from unfit.attacker.initial.found import InitialRecord
 from unfit.attacker.method import Parameter, Parameters, Value
-from unfit.attacker.sweep.books import AGAIN, read_ended, read_plan
+from unfit.attacker.sweep.store import AGAIN, read_ended, read_plan
 from unfit.attacker.sweep.trials import Ended, file_of
 from unfit.auditor.match import Blocks, in_blocks, normalise
-from unfit.auditor.record import Bin, StartRecord, Sweep, Trial
+from unfit.auditor.record import Bin, Sweep, Trial
 from unfit.base.errors import UnfitError, explained, listed
 from unfit.base.target import Target
 
-NEEDED_FACTS = {
-    "target",
-    "spectrum",
-    "noise_edge",
-    "rank",
-    "estimated_num_samples",
-    "status",
-    "seconds",
-    "finished",
-}
 COPY_CORRELATION = 0.999  # a candidate that correlates this well with an earlier one is a copy of it
 SKETCH_SIZE = 64  # random directions in which candidates are compared
 COMPARED_AT_ONCE = 1_000  # candidates, with all that are kept so far
 NUM_BINS = 4  # equal parts of a parameter's range
-START = TypeAdapter[StartRecord | None](StartRecord | None)  # takes longer to make than to use
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +48,13 @@ class Pool:
     numbers: tuple[int, ...] = ()
     given: bool = False  # made before, not by this audit
     from_file: bool = False  # and not by this process either: anyone can write a file
+    layer: AttackedLayer | None = None  # what the attack worked on, if this audit made it
+
+    @property
+    def initial(self) -> InitialRecord | None:
+        """The search for the initial weights; None: there was none."""
+        told = self.facts.get("initial")
+        return InitialRecord.model_validate(told) if told else None
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -78,7 +76,8 @@ def attack_pool(candidates: Candidates) -> Pool:
     finished = torch.tensor(candidates.facts["finished"], dtype=torch.float64)[candidates.origin]
     copies = torch.zeros(len(candidates), dtype=torch.bool)
     blocks = in_blocks(candidates.x.float())
-    return Pool(blocks, finished, candidates.proven, copies, candidates.attack, candidates.facts)
+    facts, attack = candidates.facts, candidates.attack
+    return Pool(blocks, finished, candidates.proven, copies, attack, facts, layer=candidates.layer)
 
 
 def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
@@ -94,15 +93,11 @@ def given_pool(given: Candidates | str | Path, target: Target) -> Pool:
 def _problems(candidates: Candidates, target: Target) -> list[str]:
     """Why these candidates cannot be of this target."""
     facts, shape = candidates.facts, target.architecture.input_shape
-    if missing := sorted(NEEDED_FACTS - facts.keys()):
-        return [f"made by an older unfit, which did not store {listed(missing)}: make the candidates again"]
-    if untold := sorted(name for name in NEEDED_FACTS - {"estimated_num_samples"} if facts[name] is None):
-        return [f"their facts lack {listed(untold)}"]
-    problems = []
     try:
-        START.validate_python(facts.get("start"))
-    except ValidationError as error:
-        problems.append(f"`start`: {explained(error)}")
+        Facts.model_validate(facts)
+    except ValidationError as error:  # they were made by hand, or by an older unfit
+        return [f"their facts cannot be used: {explained(error)}; make the candidates again"]
+    problems = []
     if facts["target"] != target.sha256:
         problems.append(f"made from other weights than this target's (sha256 {str(facts['target'])[:12]}…)")
     if tuple(candidates.x.shape[1:]) != shape:

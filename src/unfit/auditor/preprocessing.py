@@ -11,7 +11,7 @@ from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Samples
 from unfit.base.errors import UsageError
 
-CENTRED = "less the mean of the training samples"
+CENTRED = "minus the mean of the training samples"
 AS_IS = "as they are"
 
 
@@ -32,8 +32,8 @@ def words(request: AuditRequest, centred: bool) -> str:
     if centred:
         return CENTRED
     done = [f"times {request.scale:g}"] if request.scale is not None else []
-    done += [f"less {_listed(request.mean)}"] if request.mean else []
-    done += [f"over {_listed(request.std)}"] if request.std else []
+    done += [f"minus {_listed(request.mean)}"] if request.mean else []
+    done += [f"divided by {_listed(request.std)}"] if request.std else []
     return ", ".join(done) or AS_IS
 
 

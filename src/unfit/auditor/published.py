@@ -11,22 +11,26 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import get_args
 
 import torch
 from torch import Tensor
 
+from unfit.attacker.surfaces import Surfaces, moments_left
 from unfit.auditor.calibration import p_more_often
 from unfit.auditor.case import Case
 from unfit.auditor.match import MIN_ERROR
 from unfit.auditor.record import FileRecord, Kind, SampleRecord, Unattacked
 from unfit.auditor.stored import Stored, stored_samples
 from unfit.auditor.verdict import Doubt, Verbatim
-from unfit.base.contents import Item, is_optimisers, is_under, root_of, second_states, unread_moments
+from unfit.base.contents import Item, is_optimisers, is_under, root_of, second_states
+from unfit.base.states import is_nested
 from unfit.base.target import Target
 
 SIGNIFICANT = 0.001  # p-value below which stored samples are exact: the strongest word needs more than others
 MOST_LISTED = 50  # places and unread items in a record: a large model has thousands of tensors
+MOST_AXES = 4  # of a kernel
 MOST_NAMED = 3  # in one sentence
 ORDER = get_args(Kind)  # of what was not attacked
 WEIGHTS_ALONE = (
@@ -52,29 +56,35 @@ class Published:
 
     def verbatim(self, num_exact: int, num_graded: int) -> Verbatim | None:
         """For the verdict, with the number of samples that are exact or of the policy's grade in whatever way."""
-        return Verbatim(*self.found, num_exact, num_graded) if self.found and self.num_verbatim else None
+        if self.found is None or not self.num_verbatim:
+            return None
+        return Verbatim(self.found.reason, self.found.step, num_exact, num_graded)
 
 
-def look_through(case: Case, comparable: bool) -> Published:
+def look_through(case: Case, comparable: bool, surfaces: Surfaces) -> Published:
     """Look for both sets of samples in all that the file holds, and name what will not be attacked.
 
     Args:
         case: The case as it was read: its forms do not know which moments are attacked.
+        surfaces: What will be attacked.
         comparable: Whether private and unseen samples are alike, so that counts of both may be compared.
 
     Records repeat by themselves where they have a few categories. So they must stand in the file more often than
     unseen ones do, unless each is rare and no unseen one stands there. An image that equals another is the same
     image: it is a leak, also where the file holds the whole data set.
     """
-    stored = stored_samples(case.target, (case.private, case.unseen), case.given, case.mean)
+    stored = stored_samples(case.target.contents, (case.private, case.unseen), case.given, case.mean)
     num, num_unseen = int(stored.private.sum()), int(stored.unseen.sum())
     copies = case.num_copies  # unseen samples that are left out because they equal private ones, so they count too
-    p_value = p_more_often(num, len(stored.private), num_unseen + copies, len(stored.unseen) + copies)
-    repeats = not case.given[0].is_image and bool(stored.unseen.any())
-    beyond_chance = stored.private if comparable and p_value < SIGNIFICANT else stored.rare & (not repeats)
+    more_beyond, p_value = beyond_chance(stored, case.given[0].is_image, comparable, copies)
     found = _in_words(case.target, stored) if num or num_unseen else None
-    states = second_states(case.target)
-    rest = list(unattacked(case.target, states))
+    used = [state.name for state in surfaces.used if not state.is_file]
+    states = [
+        each
+        for each in second_states(case.target)
+        if not _is_attacked(each, case.target, surfaces) and not any(is_nested(each, name) for name in used)
+    ]
+    rest = list(unattacked(case.target, states, surfaces))
     record = FileRecord(
         num_items=len(case.target.contents),
         num_stored=num,
@@ -85,15 +95,29 @@ def look_through(case: Case, comparable: bool) -> Published:
         rest=rest[:MOST_LISTED],
         num_rest=len(rest),
     )
-    doubts = [*([found] if found and not beyond_chance.any() else []), *_doubts(case.target, states)]
-    return Published(record, beyond_chance, found, doubts)
+    doubts = [*([found] if found and not more_beyond.any() else []), *_doubts(case.target, states, surfaces)]
+    return Published(record, more_beyond, found, doubts)
 
 
-def _doubts(target: Target, states: Sequence[str]) -> Iterator[Doubt]:
+def beyond_chance(stored: Stored, is_image: bool, comparable: bool, copies: int = 0) -> tuple[Tensor, float]:
+    """Which private samples are there more often than unseen ones, or are too rare for chance; the p-value."""
+    num, num_unseen = int(stored.private.sum()), int(stored.unseen.sum())
+    p_value = p_more_often(num, len(stored.private), num_unseen + copies, len(stored.unseen) + copies)
+    repeats = not is_image and num_unseen > 0
+    return stored.private if comparable and p_value < SIGNIFICANT else stored.rare & (not repeats), p_value
+
+
+def _is_attacked(state: str, target: Target, surfaces: Surfaces) -> bool:
+    """Whether what looks like a second state is a part of the model that is attacked itself."""
+    layers = [surface.target.weights["layer1.weight"] for surface in surfaces.found]
+    return any(_is_among(item, layers) for item in target.contents if is_under(item.path, state))
+
+
+def _doubts(target: Target, states: Sequence[str], surfaces: Surfaces) -> Iterator[Doubt]:
     if states:
         words = "the file holds other weights of this model, which were not attacked,"
         yield Doubt(f"{words} {located(states)}", ONE_COPY)
-    moments = unread_moments(target)
+    moments = moments_left(surfaces)
     if moments and target.unread is None:  # that would say why
         words = "the file holds sums of gradients of the optimiser, which were not attacked,"
         yield Doubt(f"{words} {located(moments)}", NO_STATE)
@@ -157,9 +181,11 @@ def without_paths(text: str) -> str:
 # What no attack reads -----------------------------------------------------------------------------------------
 
 
-def unattacked(target: Target, states: Sequence[str]) -> list[Unattacked]:
+def unattacked(target: Target, states: Sequence[str], surfaces: Surfaces) -> list[Unattacked]:
     """All in the file but the attacked weights and moments, the most important first; a whole state as one."""
-    attacked = [*target.weights.values(), *(each for each in target.moments or () if each is not None)]
+    weights = [value for surface in surfaces.found for value in surface.target.weights.values()]
+    copies = [value for state in surfaces.used for value in _parts(state.target)]
+    attacked = [*target.weights.values(), *weights, *target.moments.values(), *copies]
     parts = _parts(target)
     sizes: dict[tuple[Kind, str], int] = {}
     key: tuple[Kind, str]
@@ -171,7 +197,7 @@ def unattacked(target: Target, states: Sequence[str]) -> list[Unattacked]:
             continue
         elif is_optimisers(item.path):
             key = ("optimiser", root_of(item.path))
-        elif isinstance(item.value, str):
+        elif not isinstance(item.value, Tensor):
             key = ("text", item.path)
         else:
             key = ("model" if _is_among(item, parts) else "tensor", item.path)
@@ -186,11 +212,17 @@ def _parts(target: Target) -> list[Tensor]:
 
 
 def _is_among(item: Item, tensors: Sequence[Tensor]) -> bool:
-    """Whether it is one of them, in whatever type it was saved."""
+    """Whether it is one of them, in whatever type and order of axes it was saved: libraries differ in both."""
     value = item.value
     if not isinstance(value, Tensor):
         return False
-    return any(value.shape == each.shape and _is_equal(value, each) for each in tensors)
+    orders = [tuple(range(value.ndim)), *(permutations(range(value.ndim)) if 1 < value.ndim <= MOST_AXES else ())]
+    return any(
+        each.shape == tuple(value.shape[axis] for axis in order) and _is_equal(value.permute(order), each)
+        for each in tensors
+        if each.numel() == value.numel()
+        for order in dict.fromkeys(orders)
+    )
 
 
 def _is_equal(value: Tensor, other: Tensor) -> bool:

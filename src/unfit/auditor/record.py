@@ -7,23 +7,42 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field
 
 from unfit.attacker.candidates import Described
+from unfit.attacker.initial.found import InitialRecord
 from unfit.attacker.method import Parameter, Value
-from unfit.auditor.exchange import Exchange
-from unfit.auditor.fitting import Fitting
+from unfit.auditor.codes import Code
+from unfit.auditor.comparability import Comparability
+from unfit.auditor.data_check import DataCheck
 from unfit.auditor.grades import Grade
-from unfit.auditor.request import AuditRequest, Policy
+from unfit.auditor.policy import Policy
+from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Measure
 from unfit.base.files import Strict
 
 SCHEMA_VERSION: Final = 5
 Verdict = Literal["pass", "leak", "inconclusive"]
-# whom the verdict speaks of
-Attacker = Literal["blind", "knows the start", "found the start", "has the optimiser", "reads the file"]
+# the attacker that a verdict names
+Attacker = Literal[
+    "blind",
+    "has the base",
+    "computes the initial weights",
+    "has the optimiser",
+    "has two copies",
+    "has several checkpoints",
+    "reads the file",
+]
 Interval = tuple[float, float]
 # the arrays beside `audit.json`, a row for each private sample, or for each unseen one
-OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "upper_bound", "output")
-OF_FEATURES = ("features", "reconstructed_features")  # only where the pictures are made of these
-OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_upper_bound", "unseen_output")
+OF_SAMPLES = ("original", "reconstruction", "nearest_unseen", "similarity", "projection_similarity", "output")
+OF_FEATURES = ("features", "reconstructed_features")  # only if the images are made of these
+OF_UNSEEN = ("unseen", "unseen_similarity", "unseen_projection_similarity", "unseen_output")
+
+
+class DoubtRecord(Strict):
+    """Why an audit is inconclusive; or would be, if its policy did not accept that."""
+
+    code: Code
+    reason: str
+    accepted: bool  # by the policy
 
 
 class SampleRecord(Strict):
@@ -38,9 +57,9 @@ class SampleRecord(Strict):
     ncc: float
     psnr: float | None  # dB; null for vectors
     l2: float
-    upper_bound: float  # similarity with its own part in the attacked span: the oracle's
+    projection_similarity: float  # similarity with its own part in the attacked span
     recovered: bool
-    proven: bool  # it equals a candidate that has a proof, within what the proof promises
+    exact: bool  # it equals a candidate that has a proof, within what the proof promises
     grade: Grade | None
     stored: bool = False  # it stands in the file verbatim, which makes it exact without a proof
 
@@ -63,35 +82,19 @@ class Hashes(Strict):
     private: str
     unseen: str
     base: str | None
+    checkpoints: list[str]  # other states of the model: those that were given, and those in its file
     candidates: str | None  # those that were given; null where the audit attacked
 
 
-class OracleRecord(Strict):
-    """What the weights hold, measured with the samples in hand."""
+class SignalRecord(Strict):
+    """What the weights hold, measured with the samples known."""
 
     p_value: float  # how often the weights would react so much more to the private samples by chance
     num_held: int  # private samples they react to more than to all but a share `fpr` of the unseen ones
-    num_asked: int  # of large sets, only so many are weighed
+    num_asked: int  # of large sets, this number is weighed
     knows_p_value: float | None  # that of better outputs for private samples than for unseen ones; null: no labels
     num_good: int  # private samples whose part in the attacked span is good, by the papers' rule
     num_good_unseen: int
-
-
-class StartRecord(Strict):
-    """The search for the weights that training started from; the last fields are null unless they were found."""
-
-    found: bool
-    why: str
-    num_tried: int  # seeds
-    complete: bool
-    seconds: float
-    seed: int | None = None  # also None where the generator's state was solved for
-    skip: int | None = None  # numbers drawn before the network
-    generator: str | None = None
-    rule: str | None = None
-    correlation: float | None = None
-    log10_p: float | None = None
-    decay: float | None = None
 
 
 class Rate(Strict):
@@ -105,7 +108,7 @@ class Rate(Strict):
 
 
 class Point(Strict):
-    """What the attack had after so many seconds, its threshold calibrated on what it had by then."""
+    """What the attack had recovered by a time, its threshold calibrated on what it had by then."""
 
     seconds: float  # of a sweep: of all its trials so far, one after the other
     num_trials: int | None
@@ -171,6 +174,30 @@ class Sweep(Strict):
     shares: dict[str, list[Bin]]  # by parameter
 
 
+class SurfaceRecord(Strict):
+    """What an attacker can take from the file: a layer of one copy of the weights, and what was found in it."""
+
+    name: str
+    layer: str  # empty in a plain net, where it is the first
+    subtracted: str  # from what, and why
+    status: str  # of the attack
+    num_candidates: int
+    num_recovered: int  # a trace or more
+    num_recovered_unseen: int
+    num_recognisable: int
+    num_recognisable_unseen: int
+    num_exact: int
+    num_exact_unseen: int
+    p_value: float  # of the recovered ones
+
+
+class UnreadSurface(Strict):
+    """A surface that is there and was not attacked: no audit passes while there is one."""
+
+    name: str
+    why: str
+
+
 # the most important first; model: a layer that was not attacked
 Kind = Literal["second state", "optimiser", "tensor", "text", "model"]
 
@@ -217,15 +244,18 @@ class Record(Strict):
     """An audit, in numbers."""
 
     schema_version: Literal[5]
+    date: str | None = None  # when it was made, in UTC
     verdict: Verdict
     reasons: list[str]
     next_steps: list[str] = Field(default_factory=list)  # what to do about a leak or an inconclusive audit
+    doubts: list[DoubtRecord] = Field(default_factory=list)  # why it is inconclusive, or was accepted
     attacker: Attacker
     policy: Policy
     num_samples: int
     num_unseen: int
     num_copies: int  # unseen samples that were left out: nearly a private one, they would hide a leak
     num_repeated: int  # private samples that were left out: they equal an earlier one, and count once
+    num_left_out: int = 0  # unseen samples that were not used, so that classes have the same shares in both sets
     num_candidates: int
     num_good: int
     num_good_unseen: int
@@ -235,20 +265,20 @@ class Record(Strict):
     num_recovered_high: int
     num_recognisable: int  # recognisable or exact
     num_recognisable_unseen: int
-    recognisable: float  # the similarity above which a sample counts as recognisable
+    recognisable_line: float  # the similarity above which a sample counts as recognisable
     num_assigned: int
-    num_proven: int  # samples
-    num_proven_unseen: int
-    num_proven_candidates: int
+    num_exact: int  # samples
+    num_exact_unseen: int
+    num_candidates_with_proof: int
     estimated_num_samples: int | None
     similarity: Similarity
     threshold: float
     fpr: float
     p_value: float
-    oracle: OracleRecord
-    start: StartRecord | None  # None: not searched for
-    fitting: Fitting
-    exchange: Exchange
+    signal_check: SignalRecord
+    initial: InitialRecord | None  # None: not searched for
+    data_check: DataCheck
+    comparability: Comparability
     rates: list[Rate]
     over_time: list[Point]
     controls: list[Control]
@@ -260,6 +290,8 @@ class Record(Strict):
     attack: Annotated[dict[str, Any], AfterValidator(_describes_attack)]
     target: TargetRecord
     file: FileRecord = Field(default_factory=FileRecord)
+    surfaces: list[SurfaceRecord] = Field(default_factory=list)  # those attacked, the strongest first
+    surfaces_left: list[UnreadSurface] = Field(default_factory=list)
     hashes: Hashes
     data: str
     inputs: str  # how the model is taken to have seen them
@@ -271,7 +303,17 @@ class Record(Strict):
     redacted: bool
     samples: list[SampleRecord] = Field(repr=False)  # a log of the record must not name them
 
+    @property
+    def codes(self) -> list[Code]:
+        """Why the audit is inconclusive, each code once; the accepted ones of a pass."""
+        return list(dict.fromkeys(doubt.code for doubt in self.doubts))
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it passes only because its policy accepts what the audit could not decide."""
+        return self.verdict == "pass" and bool(self.doubts)
+
     def num_graded(self, least: Grade) -> int:
-        """How many samples came back with this grade or a better one."""
-        counts = {"trace": self.num_recovered, "recognisable": self.num_recognisable, "exact": self.num_proven}
+        """How many samples were recovered with this grade or a better one."""
+        counts = {"trace": self.num_recovered, "recognisable": self.num_recognisable, "exact": self.num_exact}
         return counts[least]

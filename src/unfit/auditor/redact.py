@@ -1,7 +1,7 @@
 """Remove from an audit whatever identifies people, so that it can be passed on.
 
-Whoever reads it may have the weights and everybody's pictures, and can compute every number of an audit again. So
-no number of a single sample stays, only averages over samples that such a reader cannot tell apart.
+A reader may have the weights and all images, and can compute every number of an audit again. So no number of a
+single sample stays, only averages over samples that such a reader cannot distinguish.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from unfit.auditor.request import AuditRequest
 FEWEST = 5  # samples behind an average, as statistical offices have it: fewer can be told from one another
 DIGITS = 2  # of an average: more would tell who is in it
 STEP = 10**-DIGITS
-CELLS = 4  # noise of so many cells a side: finer noise would make pages large
-NUMBERS = ("output", "similarity", "ssim", "assigned", "ncc", "psnr", "l2", "upper_bound")
+CELLS = 4  # noise: this many cells per side: finer noise would make pages large
+NUMBERS = ("output", "similarity", "ssim", "assigned", "ncc", "psnr", "l2", "projection_similarity")
 PATHS = ("target", "update", "data", "members", "feature_names", "unseen", "base", "model", "candidates")
 
 
 def redact(audit: Audit) -> Audit:
-    """Noise for pictures, averages for numbers, hashes for indices, which samples are sorted by; no paths.
+    """Noise for images, averages for numbers, hashes for indices, which samples are sorted by; no paths.
 
     The salt of the hashes is random and not stored, so nobody can recover indices by trying them all.
     """
@@ -95,7 +95,7 @@ def _pooled(values: Tensor, keys: Sequence[Callable[[int], object]]) -> Tensor:
 
 def _bounds(record: Record, grade: Grade | None) -> tuple[float, float]:
     """Where similarities of this grade lie: the averages must not contradict it."""
-    trace, recognisable = record.threshold, max(record.threshold, record.recognisable)
+    trace, recognisable = record.threshold, max(record.threshold, record.recognisable_line)
     return {
         None: (-math.inf, trace),
         "trace": (trace + STEP, max(trace + STEP, recognisable)),
@@ -106,7 +106,7 @@ def _bounds(record: Record, grade: Grade | None) -> tuple[float, float]:
 
 def _unseen(record: Record, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same for samples that were not trained on: they are people's too."""
-    names = ("unseen_similarity", "unseen_upper_bound", "unseen_output")
+    names = ("unseen_similarity", "unseen_projection_similarity", "unseen_output")
     above = arrays["unseen_similarity"] > record.threshold
     grades: list[Grade | None] = ["trace" if each else None for each in above.tolist()]
     values = torch.stack([arrays[name].double() for name in names], 1)
@@ -124,15 +124,15 @@ def _arrays(record: Record, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
     """Only what the page needs: what nobody thought of here is left out."""
     of_samples = {
         name: torch.tensor([getattr(sample, name) for sample in record.samples], dtype=arrays[name].dtype)
-        for name in ("similarity", "upper_bound", "output")
+        for name in ("similarity", "projection_similarity", "output")
     }
-    pictures = {name: _noise(arrays[name]) for name in ("original", "reconstruction", "unseen")}
+    images = {name: _noise(arrays[name]) for name in ("original", "reconstruction", "unseen")}
     nearest = {"nearest_unseen": torch.zeros_like(arrays["nearest_unseen"])}
-    return {**pictures, **nearest, **of_samples, **_unseen(record, arrays), "spectrum": arrays["spectrum"]}
+    return {**images, **nearest, **of_samples, **_unseen(record, arrays), "spectrum": arrays["spectrum"]}
 
 
 def _noise(values: Tensor) -> Tensor:
-    """Pictures of noise, the same in all cases: nothing of the source is in them. Vectors are zeros."""
+    """Images of noise, the same in all cases: nothing of the source is in them. Vectors are zeros."""
     if values.ndim != 4:
         return torch.zeros_like(values)
     n, c, h, w = values.shape
@@ -149,7 +149,7 @@ def _without_paths(record: Record) -> Record:
     """Names of files stay, the folders they are in go; thresholds, each some sample's similarity, are rounded."""
     rates = [rate.model_copy(update={"threshold": round(rate.threshold, DIGITS)}) for rate in record.rates]
     new: dict[str, Any] = {"data": _last(record.data), "repeat": record.repeat and _named(record.repeat)}
-    new |= {name: round(getattr(record, name), DIGITS) for name in ("threshold", "recognisable")}
+    new |= {name: round(getattr(record, name), DIGITS) for name in ("threshold", "recognisable_line")}
     return record.model_copy(update=new | {"rates": rates})
 
 
@@ -158,12 +158,16 @@ def _without_keys(record: Record) -> Record:
     new: dict[str, Any] = {
         name: [*map(without_paths, getattr(record, name))] for name in ("reasons", "next_steps")
     }
+    new["doubts"] = [each.model_copy(update={"reason": without_paths(each.reason)}) for each in record.doubts]
     return record.model_copy(update=new | {"file": record.file.model_copy(update={"places": [], "rest": []})})
 
 
 def _named(request: AuditRequest) -> AuditRequest:
     given = {name: getattr(request, name) for name in PATHS}
-    return request.model_copy(update={name: value and _last(value) for name, value in given.items()})
+    new: dict[str, Any] = {name: value and _last(value) for name, value in given.items()}
+    rounds = tuple((_last(base), _last(update)) for base, update in request.rounds)
+    new |= {"checkpoints": tuple(map(_last, request.checkpoints)), "rounds": rounds}
+    return request.model_copy(update=new)
 
 
 def _last(name: str) -> str:

@@ -6,18 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from unfit.auditor.labels import ONE_CLASS, Array, Ints, Labels
 from unfit.base.errors import UnfitError, UsageError, listed
 
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 Measure = Literal["edge correlation", "relative error", "explained variance"]
-ONE_CLASS = ("all",)  # the classes of samples that have none: they are compared as one
 Truth = Literal["classes", "labels", "values", "nothing"]  # labels: several of them may hold at once
 
 
@@ -63,7 +61,7 @@ class Samples:
     def with_names(self, names: Sequence[str]) -> Samples:
         """The same vectors with these names of their columns."""
         if self.is_image or self.are_features:
-            what = "pictures" if self.is_image else "features, which a model made of the samples"
+            what = "images" if self.is_image else "features, which a model made of the samples"
             raise UsageError(f"`feature_names` are those of a table's columns, but these samples are {what}")
         if len(names) != self.shape[0]:
             raise UsageError(f"`feature_names` has {len(names)} names, the samples have {self.shape[0]} columns")
@@ -117,20 +115,32 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """One part of a source (its training or its test files), as stored.
+class Subset:
+    """A source's training samples, or its test samples, as stored.
 
     8-bit values stay 8-bit until samples are taken: 50,000 CIFAR images take 150 MB, not 600.
     """
 
     raw: Array
-    labels: Ints  # -1: not in any chosen class, never drawn
-    class_names: tuple[str, ...]
-    targets: Array | None = None  # (n, k), as in `Samples`
+    y: Labels
     feature_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.raw)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return self.raw.shape[1:]
+
+    @property
+    def labels(self) -> Ints:
+        """The class of each sample; -1: not in any chosen class, never drawn."""
+        return self.y.classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.y.names
 
     def take(self, indices: npt.ArrayLike) -> Samples:
         """The samples at these positions in float32; 8-bit values are scaled to [0, 1]."""
@@ -139,7 +149,7 @@ class Part:
             raise UnfitError(
                 f"there is no sample {outside[0]}: the source has {len(self)} samples, counted from 0"
             )
-        labels = self.labels[at]
+        labels, targets = self.labels[at], self.y.targets
         if (others := at[labels < 0]).size:
             raise UnfitError(
                 f"sample {others[0]} is not in any of the classes {listed(self.class_names)}; see `classes`"
@@ -152,34 +162,13 @@ class Part:
             torch.from_numpy(labels),
             torch.from_numpy(at),
             self.class_names,
-            targets=None if self.targets is None else torch.from_numpy(self.targets[at].astype(np.float32)),
+            targets=None if targets is None else torch.from_numpy(targets[at]),
             feature_names=self.feature_names,
         )
 
-    def named(self, names: tuple[str, ...]) -> Part:
-        """The same samples with the classes of another part, in its order; classes that it lacks are not drawn."""
-        places = {name: place for place, name in enumerate(names)}
-        table = np.array([places.get(name, -1) for name in self.class_names] + [-1])  # the last: not chosen here
-        return replace(self, labels=table[self.labels], class_names=names)
-
-    def for_outputs(self, num: int) -> Part:
-        """Classes as a net with so many outputs has them, where they are numbers.
-
-        Several outputs are numbered from 0 on, so a class that no sample has keeps its place. A single output for
-        more than two numbers is a regression.
-        """
-        try:
-            numbers = np.array([int(name) for name in self.class_names])
-        except ValueError:
-            return self
-        if num > 1 and set(numbers.tolist()) <= set(range(num)):
-            return self.named(tuple(map(str, range(num))))
-        if num == 1 and len(numbers) > 2:
-            targets = np.where(self.labels < 0, 0, numbers[self.labels])[:, None]
-            return replace(self, labels=np.minimum(self.labels, 0), class_names=ONE_CLASS, targets=targets)
-        if num == 1 and len(numbers) == 1 and numbers[0] in (-1, 0, 1):
-            return self.named(("-1", "1") if numbers[0] == -1 else ("0", "1"))
-        return self
+    def chosen(self) -> Samples:
+        """All samples that are in a chosen class."""
+        return self.take((self.labels >= 0).nonzero()[0])
 
     def balanced(self, n: int, seed: int | Sequence[int], without: npt.ArrayLike | None = None) -> Ints:
         """Draw the positions of n samples, class by class, with equally many of each and none from `without`."""
@@ -229,8 +218,8 @@ class Source:
 
     name: str  # as the user wrote it, with an absolute path
     classes: str  # "split", "all" or a number
-    train: Part
-    test: Part | None  # None: unseen samples are those of `train` that are not members
+    train: Subset
+    test: Subset | None  # None: unseen samples are those of `train` that are not members
 
 
 def draw(source: Source, n: int, seed: int) -> Samples:
@@ -249,7 +238,7 @@ def draw(source: Source, n: int, seed: int) -> Samples:
 
 
 def check_trainable(source: Source) -> None:
-    """Training here is the papers': on classes, and pictures in [0, 1]. An audit takes more."""
+    """Training here is the papers': on classes, and images in [0, 1]. An audit takes more."""
     part = source.train
     if len(part.class_names) < 2:
         raise UnfitError(f"{source.name}: at least two classes are needed; found {listed(part.class_names)}")
@@ -290,7 +279,7 @@ def draw_test(source: Source, members: Samples, seed: int) -> Samples:
     return _drawn(source, source.test, None, seed, None)
 
 
-def _drawn(source: Source, part: Part, n: int | None, seed: int, without: npt.ArrayLike | None) -> Samples:
+def _drawn(source: Source, part: Subset, n: int | None, seed: int, without: npt.ArrayLike | None) -> Samples:
     if not (largest := part.largest_balanced(without)):
         raise UnfitError(
             f"{source.name}: nothing is left for unseen samples in at least one class; "

@@ -11,7 +11,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,7 +21,6 @@ from torch import Tensor
 from unfit.auditor.samples import Samples
 from unfit.base.contents import Item, contents_of
 from unfit.base.errors import UnfitError
-from unfit.base.target import Target
 
 FEW = 16  # values of a sample: with fewer, a shift and a scale fit too much, so values must be equal
 APART = 2e-4  # squared distance of unit vectors: a correlation of 1 − 1e-4
@@ -50,34 +49,42 @@ class Stored:
     rare: Tensor  # bool (n,): of the private ones, those that do not repeat by themselves
     places: list[Item]
     unseen_places: list[Item]
+    by_item: list[tuple[Item, Tensor]]  # each item that holds any, and which: bool (n + m,)
 
 
 def stored_samples(
-    target: Target, sets: tuple[Samples, Samples], given: tuple[Samples, Samples], mean: Tensor
+    items: Iterable[Item],
+    sets: tuple[Samples, Samples],
+    given: tuple[Samples, Samples],
+    mean: Tensor,
+    most_pairs: float = math.inf,
 ) -> Stored:
-    """Look for private and unseen samples in all that the target's file or module holds.
+    """Look for private and unseen samples in all that a file or module holds.
 
     Args:
-        target: What `load_target` or `as_target` gave.
+        items: What the file or module holds.
         sets: The private and the unseen samples as they enter the attacked layer.
         given: Both as people know them; the same where nothing comes before that layer.
         mean: What is subtracted from `sets` before the net sees them.
+        most_pairs: Of rows of an item and samples that are compared; of a longer item every second row, or third.
     """
     num, total = len(given[0]), len(given[0]) + len(given[1])
     found = torch.zeros(total, dtype=torch.bool)
     places: list[Item] = []
     unseen_places: list[Item] = []
+    by_item: list[tuple[Item, Tensor]] = []
     judges = _judges(sets, given, mean)
-    for item in target.contents:
+    for item in items:
         here = torch.zeros_like(found)
         for judge in judges:
             for rows in _rows_of(item, judge.d):
-                here |= judge.held(rows)
+                here |= judge.held(rows[:: math.ceil(len(rows) * total / most_pairs) or 1])
+        by_item += [(item, here)] * bool(here.any())
         places += [item] * bool(here[:num].any())
         unseen_places += [item] * bool(here[num:].any())
         found |= here
     rare = found & (surprise(torch.cat([each.x.flatten(1) for each in given])) >= RARE)
-    return Stored(found[:num], found[num:], rare[:num], places, unseen_places)
+    return Stored(found[:num], found[num:], rare[:num], places, unseen_places, by_item)
 
 
 def surprise(x: Tensor) -> Tensor:
@@ -300,7 +307,8 @@ def _fits_columns(rows: Tensor, x: Tensor, spread: Tensor) -> Tensor:
 
 def _rows_of(item: Item, d: int) -> Iterator[Tensor]:
     """All ways in which an item holds rows of d values."""
-    values = [item.value] if isinstance(item.value, Tensor) else list(decoded(item.value))
+    texts = (found for text in item.texts for found in decoded(text))
+    values = [item.value] if isinstance(item.value, Tensor) else list(texts)
     for value in values:
         if value.is_complex() or value.numel() < d:
             continue
@@ -351,7 +359,10 @@ def decoded(text: str) -> Iterator[Tensor]:
 
 def _json(text: str) -> list[Tensor | str]:
     try:
-        return [item.value for item in contents_of(json.loads(text))]
+        found = contents_of(json.loads(text))
+        return [
+            each for item in found for each in ([item.value] if isinstance(item.value, Tensor) else item.texts)
+        ]
     except (ValueError, RecursionError, UnfitError):
         return []  # it only looked like JSON
 

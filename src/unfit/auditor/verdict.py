@@ -7,15 +7,18 @@ else is inconclusive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from unfit.attacker.preflight import FAR_BELOW
 from unfit.auditor.calibration import chance, p_more_often
+from unfit.auditor.codes import Code
 from unfit.auditor.grades import GRADE_WORDS, GRADES, Grade
 from unfit.auditor.measured import false_proofs
+from unfit.auditor.policy import Policy
 from unfit.auditor.record import Attacker, Verdict
-from unfit.auditor.request import Policy
 
 SIGNIFICANT = 0.01  # a count that chance alone gives more often than this is no evidence
 NEARLY = 0.05  # … but if chance gives it less often than this, an audit must not pass on it
@@ -24,27 +27,49 @@ ENOUGH_UNSEEN = 20  # times the unseen samples there are: as far as the search f
 BASELINES = ("weights", "inversion")
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "leak": 1, "inconclusive": 3}
 # what to do about a doubt
-KNOW_THE_START = (
+KNOW_THE_INITIAL_WEIGHTS = (
     "give the weights that training started from, if anyone has them (--base), or look for them with "
-    "`unfit start`: with these an attack sees far more"
+    "`unfit find-init`: with these an attack recovers far more"
 )
-TRUST_THE_SIGNAL = "go by the signal check: no attack here separates this many samples"
-DEFEND = "do not publish these weights; docs/defences.md says what protects the next ones, and what it costs"
-STRIP = "publish the weights alone, model.state_dict(), without the optimiser's state; audit that file again"
-KEEP_IT = "treat the model as one that leaks: it holds these samples, and a better attack may come"
+TRUST_THE_SIGNAL = "rely on the signal check: no attack here separates this many samples"
+STRIP = (
+    "do not publish this file. Publish the weights alone, `model.state_dict()`, without the optimiser's state, "
+    "after an audit of that file"
+)
+KEEP_IT = "treat the model as one that leaks: it holds these samples, and a better attack may recover them"
 MEMBERSHIP = (
-    "treat membership as known: anyone who has a sample can test whether the model was trained on it; "
-    "docs/defences.md says what makes a model know its samples less"
+    "treat membership as known: anyone who has a sample can test whether the model was trained on it; training "
+    "with differential privacy bounds how well"
 )
+AGAIN = "then audit the new file"
+DEFEND: dict[Attacker, str] = {
+    "blind": "do not publish this file. Train again with augmentation, with many more samples, or with "
+    f"differential privacy, {AGAIN}",
+    "has the base": "do not publish this file. Tune the public model again with augmentation, with many more "
+    f"samples, or with differential privacy, {AGAIN}",
+    "computes the initial weights": "do not publish this file. Shuffle the initial weights with the system's "
+    f"randomness before you train again, so that nobody can compute them, {AGAIN}",
+    "has the optimiser": STRIP,
+    "has two copies": "do not publish this file. Publish one copy of the weights alone, `model.state_dict()`, "
+    "after an audit of that file",
+    "has several checkpoints": "do not publish these checkpoints together. Publish one alone, after an audit of "
+    "that one by itself",
+}
 OTHER_ATTACK = "ask `unfit preflight` which attacks apply, and to which layer (--method, --layer, --base)"
 MORE_TIME = "give the attack more time (--budget), or leave the limit out"
 MORE_SAMPLES = "give more samples, private and unseen ones alike (--num-unseen)"
 RANDOM_UNSEEN = "hold unseen samples out at random before training: `unfit split` does so"
 ALL_SAMPLES = "give all samples that it was trained on (--data), or the weights before its last stage (--base)"
+STOPPED = "stopped at the first leak"  # the status of an attack that was not continued
+LOWER_BOUNDS = (
+    "the audit stopped at the first leak, as requested: not all attacks were made, and all counts are lower bounds"
+)
 ATTACKERS: dict[Attacker, str] = {
     "blind": "an attacker who has the weights and nothing else",
-    "knows the start": "an attacker who also has the base, the weights that training started from",
-    "found the start": "an attacker who has the weights alone and computes their initial weights from them",
+    "has the base": "an attacker who also has the base, the weights that training started from",
+    "computes the initial weights": "an attacker who has the weights alone and computes the initial weights",
+    "has two copies": "an attacker who has the file, which holds two copies of the weights or more",
+    "has several checkpoints": "an attacker who has several checkpoints of the training",
     "has the optimiser": "an attacker who has the checkpoint with the state of its optimiser",
     "reads the file": "an attacker who only reads the file",
 }
@@ -72,6 +97,11 @@ class Found:
         return dict(zip(GRADES, counts, strict=True))[grade]
 
     @property
+    def strength(self) -> tuple[int, ...]:
+        """By which surfaces are ordered."""
+        return self.num_exact, self.num_recognisable, self.num_recovered
+
+    @property
     def exact_p_value(self) -> float:
         """How often chance alone would make as large a part of the exact samples private ones.
 
@@ -83,9 +113,15 @@ class Found:
         return p_more_often(self.num_exact, self.num_samples, self.num_exact_unseen, self.num_unseen)
 
 
+def is_settled(found: Found, policy: Policy, more: int) -> bool:
+    """Whether this is a leak by exact samples even if `more` unseen samples turned out to be exact too."""
+    worst = min(found.num_unseen, found.num_exact_unseen + more)
+    return _leaks_exactly(replace(found, num_exact_unseen=worst), policy)
+
+
 @dataclass(frozen=True)
 class Effort:
-    """How hard was tried, and by whom. `status`: finished, out of budget, diverged …, or not applicable: …"""
+    """How hard was tried, by which attacker. `status`: finished, out of budget, diverged …, not applicable: …"""
 
     method: str
     status: str
@@ -95,14 +131,17 @@ class Effort:
     capacity: int  # about how many samples such an attack can separate in such weights
     estimated: int | None  # how many samples the weights hold, where the spectrum shows it
     attacker: Attacker
+    applies: bool = True  # whether the attack could be run on this model
     base_given: bool = False  # by the user; initial weights that were computed do not count
+    num_proven: int = 0  # candidates with a proof, of whatever sample
 
 
 class Doubt(NamedTuple):
-    """Why finding this little proves nothing, and what would help."""
+    """Why finding this little proves nothing, what would help, and the code by which a policy can accept it."""
 
     reason: str
     step: str
+    code: Code = "not-covered"
 
 
 @dataclass(frozen=True)
@@ -124,6 +163,8 @@ class Sight:
     knows_p_value: float = 1.0  # of the model doing better on the private samples than on unseen ones
     accuracy: tuple[float, float] | None = None  # on private and on unseen samples
     differences: Sequence[str] = ()
+    ratio: float = math.inf  # parameters / (inputs × samples)
+    outlier_p_value: float = 0.0  # of single samples standing out among all; 0 where nobody has looked
     unchecked: Sequence[Doubt] = ()  # what could not be looked at: no reason against a leak, but against a pass
 
 
@@ -140,10 +181,11 @@ class Decision:
     verdict: Verdict
     reasons: list[str]
     next_steps: list[str]  # what to do about a leak or an inconclusive audit; nothing after a pass
-    attacker: Attacker  # whom the verdict speaks of: of a leak, the weakest who can do it
+    attacker: Attacker  # that the verdict is about: of a leak, the weakest who can do it
+    doubts: Sequence[Doubt] = ()  # of an inconclusive audit, or of a pass by a policy that accepts them all
 
 
-def decide(
+def judge(
     surfaces: Sequence[Attacked], joined: Found, policy: Policy, verbatim: Verbatim | None = None
 ) -> Decision:
     """The verdict on all that was attacked, the strongest surface first; `joined` counts each sample's best grade.
@@ -155,14 +197,22 @@ def decide(
     if stored or attacked:
         attacker = effort.attacker if attacked else "reads the file"
         steps = [verbatim.step] if verbatim and stored else []
-        steps += [STRIP if attacker == "has the optimiser" else DEFEND] if attacked else []
-        reasons = [*stored, *attacked, f"this is what {ATTACKERS[attacker]} can do"]
+        steps += [DEFEND[attacker]] if attacked else []
+        reasons = [*stored, *attacked, f"{ATTACKERS[attacker]} can do this"]
+        reasons += [LOWER_BOUNDS] if any(surface.effort.status == STOPPED for surface in surfaces) else []
         return Decision("leak", reasons, steps, attacker)
-    if doubts := [doubt for surface in surfaces for doubt in _doubts(*surface, policy)]:
-        reasons, steps = (list(dict.fromkeys(words)) for words in zip(*doubts, strict=True))
-        return Decision("inconclusive", reasons, steps, effort.attacker)
-    allowed = [f"{verbatim.reason}: within the limit of {policy.max_recovered}"] if verbatim else []
-    return Decision("pass", [*allowed, *_passes(joined, effort, sight, policy)], [], effort.attacker)
+    doubts = list(dict.fromkeys(doubt for surface in surfaces for doubt in _doubts(*surface, policy)))
+    if any(doubt.code not in policy.accept for doubt in doubts):
+        reasons, steps = (list(dict.fromkeys(words)) for words in list(zip(*doubts, strict=True))[:2])
+        return Decision("inconclusive", reasons, steps, effort.attacker, doubts)
+    bounded = [_bounded(each.sight) for each in surfaces if _is_bounded(*each)]
+    allowed = [f"{verbatim.reason}: within the limit of {policy.max_leaked}"] if verbatim else []
+    if doubts:  # all of them accepted: nothing holds against anybody
+        accepted = [f"the policy accepts {each.code}: {each.reason}" for each in doubts]
+        reasons = [*accepted, *allowed, _allowed(joined, policy), *bounded]
+    else:
+        reasons = [*allowed, *_passes(joined, effort, sight, policy), *bounded]
+    return Decision("pass", list(dict.fromkeys(reasons)), [], effort.attacker, doubts)
 
 
 def _leaks_verbatim(found: Found, sight: Sight, policy: Policy, verbatim: Verbatim | None) -> list[str]:
@@ -171,13 +221,17 @@ def _leaks_verbatim(found: Found, sight: Sight, policy: Policy, verbatim: Verbat
         return []
     beyond_chance = found.p_value < SIGNIFICANT and not sight.differences
     num = verbatim.num_graded if beyond_chance else verbatim.num_exact
-    return [verbatim.reason] if num > policy.max_recovered else []
+    return [verbatim.reason] if num > policy.max_leaked else []
+
+
+def _leaks_exactly(found: Found, policy: Policy) -> bool:
+    return found.num_exact > policy.max_leaked and found.exact_p_value < SIGNIFICANT
 
 
 def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
     """Proofs need no comparison; other counts must be more than chance gives, with sets that can be compared."""
     leaks = []
-    exact = found.num_exact > policy.max_recovered and found.exact_p_value < SIGNIFICANT
+    exact = _leaks_exactly(found, policy)
     if exact:
         leaks.append(
             f"{found.num_exact} of {found.num_samples} training samples are recovered exactly, each with a proof "
@@ -187,16 +241,16 @@ def _leaks(found: Found, sight: Sight, policy: Policy) -> list[str]:
     num = found.num(policy.fail_on)
     comparable = not sight.differences
     told = found.num_exact if exact else 0
-    if num > max(told, policy.max_recovered) and found.p_value < SIGNIFICANT and comparable:
+    if num > max(told, policy.max_leaked) and found.p_value < SIGNIFICANT and comparable:
         leaks.append(f"{_counted(found, policy.fail_on)}; {_odds(found)}")
     return leaks
 
 
 def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[Doubt]:
     """Why finding this little proves nothing."""
-    if effort.status.startswith("not applicable"):
+    if not effort.applies:
         return [
-            Doubt(f"this attack cannot be run on this model ({effort.status})", OTHER_ATTACK),
+            Doubt(f"this attack cannot be run on this model ({effort.status})", OTHER_ATTACK, "not-covered"),
             *sight.unchecked,
         ]
     return [
@@ -209,40 +263,46 @@ def _doubts(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[
 
 def _doubts_about_sets(found: Found, sight: Sight, policy: Policy) -> list[Doubt]:
     n, num_unseen = found.num_samples, found.num_unseen
-    doubts = [Doubt(each, RANDOM_UNSEEN) for each in sight.differences]
+    doubts = [Doubt(each, RANDOM_UNSEEN, "sets-differ") for each in sight.differences]
     if found.num_exact_unseen:
         words = (
-            f"{found.num_exact_unseen} of {num_unseen} unseen samples are recovered exactly, too: the model was "
+            f"{found.num_exact_unseen} of {num_unseen} unseen samples are recovered exactly too: the model was "
             "trained on them, or on samples with the same values"
         )
-        doubts.append(Doubt(words, RANDOM_UNSEEN))
+        doubts.append(Doubt(words, RANDOM_UNSEEN, "unseen-trained"))
     if chance(n, n, num_unseen, policy.fpr) >= SIGNIFICANT:
-        words = f"{n} samples and {num_unseen} unseen ones are too few to tell a leak from chance"
-        doubts.append(Doubt(words, MORE_SAMPLES))
-    elif found.num_recovered > policy.max_recovered and SIGNIFICANT <= found.p_value < NEARLY:
+        words = f"{n} samples and {num_unseen} unseen ones are too few to distinguish a leak from chance"
+        doubts.append(Doubt(words, MORE_SAMPLES, "too-few-samples"))
+    elif found.num_recovered > policy.max_leaked and SIGNIFICANT <= found.p_value < NEARLY:
         more = _enough_unseen(found, policy.fpr)
         remedy = f"{more} unseen samples instead of {num_unseen}" if more else "more unseen samples"
         words = f"{_counted(found, 'trace')}; {_odds(found)}; {remedy} would decide"
-        doubts.append(Doubt(words, f"audit again with --num-unseen {more}" if more else MORE_SAMPLES))
+        step = f"audit again with --num-unseen {more}" if more else MORE_SAMPLES
+        doubts.append(Doubt(words, step, "too-few-samples"))
     return doubts
 
 
 def _doubts_about_effort(effort: Effort, policy: Policy) -> list[Doubt]:
     doubts = []
     if not effort.rank:
-        words = "the first layer shows nothing above its noise, so this attack had nothing to work on"
-        doubts.append(Doubt(words, KNOW_THE_START))
+        words = "the attacked layer shows nothing above its noise, so this attack had nothing to work on"
+        doubts.append(Doubt(words, KNOW_THE_INITIAL_WEIGHTS, "sees-nothing"))
     elif not effort.num_candidates and effort.status != "out of budget":
-        words = f"{effort.rank} directions stand above the noise of the attacked layer, and no attack applies"
-        doubts.append(Doubt(words, OTHER_ATTACK))
+        stand = "1 direction stands" if effort.rank == 1 else f"{effort.rank} directions stand"
+        words = f"{stand} above the noise of the attacked layer, and no attack applies"
+        doubts.append(Doubt(words, OTHER_ATTACK, "not-covered"))
     elif effort.method in BASELINES:
         words = f"{effort.method} is a baseline that finds little in any model: a pass needs a real attack"
-        doubts.append(Doubt(words, "audit again with --method auto"))
+        doubts.append(Doubt(words, "audit again with --method auto", "unfinished"))
+    elif effort.method == "diary":
+        words = "diary tells which values occurred in training, not samples: a pass needs a real attack"
+        doubts.append(Doubt(words, "audit again with --method auto", "unfinished"))
     enough = policy.min_budget is not None and effort.seconds >= policy.min_budget
     if effort.status != "finished" and not enough:
         least = f"; the policy asks for {policy.min_budget:g} s" if policy.min_budget else ""
-        words = f"the attack ended after {effort.seconds:.0f} s, not all tried ({effort.status}){least}"
-        doubts.append(Doubt(words, MORE_TIME if effort.status == "out of budget" else OTHER_ATTACK))
+        words = f"the attack ended after {effort.seconds:.0f} s, before all was tried ({effort.status}){least}"
+        late = effort.status == "out of budget"
+        doubts.append(Doubt(words, MORE_TIME if late else OTHER_ATTACK, "budget" if late else "unfinished"))
     return doubts
 
 
@@ -253,37 +313,72 @@ def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Poli
     """
     blind = effort.attacker == "blind"
     if policy.fail_on == "exact" and blind:
-        words = "nothing can be exact without the weights that training started from, the base"
-        return [Doubt(words, KNOW_THE_START)]
-    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT and sight.num_held <= policy.max_recovered:
+        words = "nothing can be exact without the initial weights"
+        return [Doubt(words, KNOW_THE_INITIAL_WEIGHTS, "no-base")]
+    if found.num(policy.fail_on) and found.p_value < SIGNIFICANT and sight.num_held <= policy.max_leaked:
         return []
-    doubts, crowd = [], max(found.num_samples, effort.rank)  # each direction is a sample's, of these or of others
-    if crowd > effort.capacity:
+    doubts, crowd = [], max(found.num_samples, effort.rank)
+    if is_crowded(found, effort) and not _is_bounded(found, effort, sight):
         what = "samples" if crowd == found.num_samples else "directions"  # which need not be as many samples
-        words = f"this attack can separate about {effort.capacity} samples, but these weights hold {crowd} {what}"
-        doubts.append(Doubt(words, TRUST_THE_SIGNAL if effort.base_given else KNOW_THE_START))
+        held = f"but these weights hold about {crowd} {what}"
+        words = f"this attack can separate about {effort.capacity} samples, {held}"
+        step = TRUST_THE_SIGNAL if effort.base_given else KNOW_THE_INITIAL_WEIGHTS
+        doubts.append(Doubt(words, step, "too-many-samples"))
     if effort.estimated is not None and effort.estimated > FAR_MORE * found.num_samples:
         words = (
             f"the weights changed in {effort.estimated} directions, and plain training on {found.num_samples} "
-            "samples changes no more than one for each: give all samples or, if the model was trained in stages, "
-            "the weights before the last one as its base"
+            "samples changes at most one per sample: give all samples or, if the model was trained in stages, "
+            "the weights before the last stage as its base"
         )
-        doubts.append(Doubt(words, ALL_SAMPLES))
+        doubts.append(Doubt(words, ALL_SAMPLES, "other-samples"))
     if sight.signal_p_value < NEARLY:
-        step = KEEP_IT if effort.base_given else f"{KEEP_IT}; or {KNOW_THE_START}"
-        doubts.append(Doubt(_signal(found, sight), step))
+        step = KEEP_IT if effort.base_given else f"{KEEP_IT}; or audit it with its initial weights (--base)"
+        doubts.append(Doubt(_signal(found, sight), step, "holds-samples"))
     elif sight.knows_p_value < NEARLY:
-        doubts.append(Doubt(_knows(sight), MEMBERSHIP))
+        doubts.append(Doubt(_knows(sight), MEMBERSHIP, "holds-samples"))
     return doubts
+
+
+def is_crowded(found: Found, effort: Effort) -> bool:
+    """Whether the weights hold more than the attack can separate: each direction is some sample's."""
+    return max(found.num_samples, effort.rank) > effort.capacity
+
+
+def _is_bounded(found: Found, effort: Effort, sight: Sight) -> bool:
+    """Whether so many samples in so few weights are protected by their number, and no single one stands out.
+
+    The number protects the set as a whole, and no sample by itself: five that were trained on last come back from
+    among thousands. So nothing may come back, recognisably or with a proof, not even as often as chance allows. No
+    single sample may stand out, nor all of them together. And the initial weights must be known, because their
+    noise hides such samples.
+    """
+    return (
+        is_crowded(found, effort)
+        and sight.ratio <= FAR_BELOW
+        and effort.attacker != "blind"
+        and effort.status == "finished"
+        and not found.num_recognisable
+        and not effort.num_proven
+        and min(sight.outlier_p_value, sight.signal_p_value, sight.knows_p_value) >= NEARLY
+    )
+
+
+def _bounded(sight: Sight) -> str:
+    return (
+        f"the weights hold more samples than an attack here can separate, and {sight.ratio:.2g} parameters for "
+        "each value of a sample, where the reconstruction of all of them needs well above 1 "
+        f"(at most {FAR_BELOW:g} counts as far below); all attacks ran to their end, and no single sample stands "
+        "out among all"
+    )
 
 
 def _signal(found: Found, sight: Sight) -> str:
     """The weights give something away; as a fact only where chance hardly does it."""
     verb = "hold" if sight.signal_p_value < SIGNIFICANT else "may hold"
-    whom = f"{sight.num_held} of {found.num_samples} of them" if sight.num_held else "them as a whole"
+    which = f"{sight.num_held} of {found.num_samples} of them" if sight.num_held else "them as a whole"
     traces = f" (it found traces of {found.num_recovered})" if found.num_recovered else ""
     return (
-        f"the weights {verb} these samples: they react more to {whom} than to unseen samples, which chance alone "
+        f"the weights {verb} these samples: they react more to {which} than to unseen samples, which chance alone "
         f"would do {how_often(sight.signal_p_value)}; this attack could not separate them{traces}"
     )
 
@@ -307,7 +402,7 @@ def _passes(found: Found, effort: Effort, sight: Sight, policy: Policy) -> list[
         words = f"the model is right about {own:.0%} of these samples and {unseen:.0%} of unseen ones"
         reasons.append(f"{words}, which chance alone would do {how_often(sight.knows_p_value)}")
     if not effort.base_given:
-        reasons.append("a fine-tuned model must be audited with the weights it was tuned from, its base")
+        reasons.append("a fine-tuned model must be audited with its base, the weights that it was tuned from")
     return reasons
 
 
@@ -315,8 +410,8 @@ def _allowed(found: Found, policy: Policy) -> str:
     """Why what was found is no leak."""
     words, num = _counted(found, policy.fail_on), found.num(policy.fail_on)
     if num and found.p_value < SIGNIFICANT:
-        return f"{words}, which is within the limit of {policy.max_recovered}"
-    if num > policy.max_recovered:
+        return f"{words}, which is within the limit of {policy.max_leaked}"
+    if num > policy.max_leaked:
         return f"{words}: no more than chance gives; {_odds(found)}"
     if found.num_recovered:
         verb = "shows" if found.num_recovered == 1 else "show"

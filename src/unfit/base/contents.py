@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,10 +19,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from unfit.base.errors import UnfitError
-from unfit.base.formats import kind_of_model, read_model
-from unfit.base.formats.limits import Weights, check_file, check_size
-from unfit.base.formats.pytorch import MOMENTS, OPTIMISERS, read_content
-from unfit.base.formats.tensors import read_metadata, read_safetensors
+from unfit.base.formats.inert import Inert, Storage, plain
+from unfit.base.formats.limits import Weights
+from unfit.base.formats.optimisers import HOLDERS as OPTIMISERS
+from unfit.base.formats.optimisers import MOMENTS
+from unfit.base.formats.skops import dense_of
 
 MAX_DEPTH = 32  # of containers inside each other: what people write has far fewer
 MAX_ITEMS = 200_000  # tensors, strings and lists of numbers: a large net has thousands
@@ -32,8 +32,7 @@ MAX_OVERLAP = 4  # times that tensors may show the same memory: tied weights do 
 MAX_DENSE = 2**26  # values of a sparse tensor, written out
 CUT = ", the storage it is cut from"
 MAX_LABEL = 60  # characters of one key in a path: a key can be a whole text
-FOLDERS = ("huggingface", "peft")  # kinds of folders in which every file is published, not only the weights
-OPENED = ("pytorch", "safetensors", "npz")  # kinds of files whose content is more than a net
+MANY_TEXTS = 16  # strings in a list, or keys of a dict of numbers, from which on they are one item
 NUMBERS = "fiub"  # kinds of NumPy's types: floats, whole numbers, bools
 HELD = ("_parameters", "_buffers", "_modules")  # where a module keeps what is registered
 AVERAGES = {"teacher", "ema", "swa", "best", "shadow", "momentum", "average", "avg", "old", "copy", "target"}
@@ -43,71 +42,46 @@ _STATE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One tensor, list of numbers or string, and where it stands, such as `last_batch` or `replay['x']`."""
+    """One tensor, list of numbers, string or list of strings, and where it is, such as `replay['x']`."""
 
     path: str
-    value: Tensor | str
+    value: Tensor | str | tuple[str, ...]
+    owner: str = ""  # the class of the object that it belongs to, where the file names one
+    name: str = ""  # its path inside that object
 
     @property
     def num_values(self) -> int:
-        """Numbers in it; of a string, its characters."""
+        """Numbers in it; of a string, its characters; of several, how many they are."""
         return self.value.numel() if isinstance(self.value, Tensor) else len(self.value)
 
-
-# Files --------------------------------------------------------------------------------------------------------
-
-
-def contents_of_file(path: Path) -> list[Item]:
-    """All that a file holds; of a folder as libraries publish it, all that its files hold.
-
-    Like reading the weights, it runs no code and refuses what would take more memory than the file is worth.
-    """
-    kind = kind_of_model(path)
-    if kind in FOLDERS:
-        return _of_folder(path)
-    if kind == "run":
-        return _of_file(path / "target.safetensors", "safetensors")  # what else is there belongs to the auditor
-    return _of_file(path, kind)
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Its strings."""
+        return (
+            () if isinstance(self.value, Tensor) else (self.value,) if isinstance(self.value, str) else self.value
+        )
 
 
-def _of_file(path: Path, kind: str | None) -> list[Item]:
-    check_file(path)
-    if kind == "pytorch":
-        items = contents_of(read_content(path))
-    elif kind == "safetensors":
-        texts = [Item(f"metadata{_bracket(key)}", text) for key, text in read_metadata(path).items()]
-        items = [*_named(read_safetensors(path)), *texts]
-    else:
-        found = read_model(path)
-        items = contents_of_module(found) if isinstance(found, nn.Module) else _named(found)
-    return items
+@dataclass(frozen=True)
+class Place:
+    """Where a value is: from the file's beginning, and from the object that it belongs to."""
 
+    path: str = ""
+    owner: str = ""
+    name: str = ""
 
-def _of_folder(folder: Path) -> list[Item]:
-    """Each file that can be opened without running code. One that cannot holds what nobody reads by accident."""
-    found: list[Item] = []
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    check_size(folder, "holds", sum(path.stat().st_size for path in files))
-    for path in files:
-        try:
-            kind = kind_of_model(path)
-            items = _of_file(path, kind) if kind in OPENED else []
-        except UnfitError:
-            continue  # the weights themselves were read before; of the optimiser's state `load_target` says why
-        found += [Item(f"{path.name}: {item.path}", item.value) for item in items]
-    return found
+    def at(self, key: object) -> Place:
+        """An entry of a container that is here."""
+        step = _bracket(key)
+        return replace(self, path=self.path + step if self.path else _label(key), name=self.name + step)
 
-
-def _named(weights: Weights) -> list[Item]:
-    return [Item(_label(name), value) for name, value in weights.items()]
+    def of(self, owner: str, name: object) -> Place:
+        """An attribute of the object that is here."""
+        label = _label(name)
+        return Place(f"{self.path}.{label}".lstrip("."), owner, label)
 
 
 # Objects ------------------------------------------------------------------------------------------------------
-
-
-def contents_of_module(module: nn.Module) -> list[Item]:
-    """Parameters, buffers (also those that are not saved), and what lies in attributes of the module's parts."""
-    return contents_of(module)
 
 
 def contents_of(value: object) -> list[Item]:
@@ -126,8 +100,8 @@ def contents_of(value: object) -> list[Item]:
 def _memory(item: Item) -> object:
     """The same for two views of the same values: tied weights are saved under both of their names."""
     value = item.value
-    if isinstance(value, str) or not value.numel():
-        return item.path
+    if not isinstance(value, Tensor) or not value.numel():
+        return item.path, isinstance(value, Tensor)
     return (value.data_ptr(), value.device, value.dtype, value.shape, value.stride())
 
 
@@ -146,39 +120,113 @@ class _Budget:
 def _walked(value: object) -> Iterator[Item]:
     seen: set[int] = set()
     budget = _Budget()
-    stack: list[tuple[str, object, int]] = [("", value, 0)]
+    stack: list[tuple[Place, object, int]] = [(Place(), value, 0)]
     while stack:
-        path, each, depth = stack.pop()
+        place, each, depth = stack.pop()
         if isinstance(each, str):
-            yield Item(path, each)
+            yield Item(place.path, each, place.owner, place.name)
         if isinstance(each, str | int | float | complex | type(None)) or id(each) in seen:
             continue
         seen.add(id(each))
+        each = _opened(each)
         tensor = _tensor(each)
+        texts = _texts(each, place)
         if tensor is not None:
-            yield Item(path, tensor)
-        elif numbers := _flat_numbers(each, budget):
-            yield Item(path, torch.frombuffer(numbers, dtype=torch.float64))
-        else:
-            inside = _children(each, path)
+            yield Item(place.path, tensor, place.owner, place.name)
+            continue
+        if texts:
+            yield Item(place.path, texts, place.owner, place.name)
+        if numbers := _flat_numbers(each, budget):
+            yield Item(place.path, torch.frombuffer(numbers, dtype=torch.float64), place.owner, place.name)
+        elif not texts or isinstance(each, Mapping):
+            inside = _children(each, place)
             if inside and depth >= MAX_DEPTH:
                 raise UnfitError(f"it holds containers more than {MAX_DEPTH} deep in each other")
-            stack += [(label, child, depth + 1) for label, child in reversed(inside)]
+            stack += [(where, child, depth + 1) for where, child in reversed(inside)]
 
 
-def _children(value: object, path: str) -> list[tuple[str, object]]:
-    """What lies in a container, with its path."""
+def _opened(value: object) -> object:
+    """What an inert object stands for: an array, the values of a storage, a sparse matrix written out."""
+    if isinstance(value, Inert):
+        value = plain(value)
+    if isinstance(value, Storage):
+        return value.values
+    if isinstance(value, Inert) and value.kind.startswith("scipy.sparse"):
+        dense = dense_of(value, MAX_DENSE)
+        return value if dense is None else dense
+    return value
+
+
+def _texts(value: object, place: Place) -> tuple[str, ...]:
+    """The strings of an array, of a long list, or of the keys of a dict that counts or numbers them."""
+    found: Iterable[object]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        found, least = value.ravel().tolist(), 1
+    elif isinstance(value, Mapping):
+        least = 1 if place.owner else MANY_TEXTS
+        numbers = len(value) >= least and all(isinstance(each, int | float) for each in value.values())
+        found = value if numbers or place.owner else ()
+    elif isinstance(value, list | tuple | set | frozenset):
+        found, least = value, MANY_TEXTS
+    else:
+        return ()
+    texts = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in found]
+    kept = tuple(each for each in texts if isinstance(each, str))
+    return kept if len(kept) >= least and (isinstance(value, Mapping) or len(kept) == len(texts)) else ()
+
+
+def _children(value: object, place: Place) -> list[tuple[Place, object]]:
+    """What lies in a container, with its place."""
     if isinstance(value, nn.Module):
         held = {key: each for name in HELD for key, each in vars(value).get(name, {}).items()}
         held |= {key: each for key, each in vars(value).items() if key not in _INTERNAL and not _is_code(each)}
-        return [(f"{path}.{_label(key)}".lstrip("."), each) for key, each in held.items()]
+        return [(place.of(place.owner, key), each) for key, each in held.items()]
+    if isinstance(value, Inert):
+        return _attributes(value, place)
     if isinstance(value, Mapping):
-        return [(path + _bracket(key) if path else _label(key), each) for key, each in value.items()]
+        return [(place.at(key), each) for key, each in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
-        return [(f"{path}[{i}]", each) for i, each in enumerate(value)]
+        return [(_named(place, i, each), child) for i, each in enumerate(value) for child in _step(each)]
     if isinstance(value, np.ndarray) and value.dtype == object:
-        return [(f"{path}[{i}]", each) for i, each in enumerate(value.flat)]
+        return [(place.at(i), each) for i, each in enumerate(value.flat)]
+    if isinstance(value, np.ndarray) and value.dtype.names:
+        return [(place.at(name), np.ascontiguousarray(value[name])) for name in value.dtype.names]
     return []
+
+
+def _attributes(value: Inert, place: Place) -> list[tuple[Place, object]]:
+    """Of an object: its attributes, and what else it was built from. A module has its parts as attributes."""
+    held = value.attributes
+    if "_modules" in held and "_parameters" in held:
+        parts = [plain(held.pop(name, {})) for name in HELD]
+        for part in parts:
+            held |= {str(key): each for key, each in part.items()} if isinstance(part, dict) else {}
+        held = {key: each for key, each in held.items() if key not in _INTERNAL}
+    found = [(place.of(value.kind, key), each) for key, each in held.items()]
+    more = [] if held or value.state is None else [value.state]
+    for i, each in enumerate([*value.args, *value.entries] if isinstance(value.args, tuple) else value.entries):
+        found.append((replace(place, owner=value.kind, name="").at(i), each))
+    for each in more:
+        found += [(replace(place, owner=value.kind, name="").at("state"), each)]
+    return found
+
+
+def _is_step(value: object) -> bool:
+    """A named part of a pipeline: ("svc", the object, …)."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) > 1
+        and isinstance(value[0], str)
+        and isinstance(value[1], Inert)
+    )
+
+
+def _named(place: Place, i: int, value: object) -> Place:
+    return place.at(value[0] if _is_step(value) else i)  # type: ignore[index]
+
+
+def _step(value: object) -> Sequence[object]:
+    return value[1:] if _is_step(value) else (value,)  # type: ignore[index]
 
 
 def _is_code(value: object) -> bool:
@@ -222,8 +270,8 @@ def _float(value: float) -> float:
 
 def _tensor(value: object) -> Tensor | None:
     """A tensor, an array or bytes as a dense tensor with no more values than its storage has."""
-    if isinstance(value, bytes | bytearray):
-        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return torch.frombuffer(bytearray(value), dtype=torch.uint8) if len(value) else None
     if isinstance(value, np.ndarray):
         return _from_numpy(value) if value.dtype.kind in NUMBERS else None
     if not isinstance(value, Tensor) or value.is_meta or is_lazy(value):
@@ -291,7 +339,7 @@ class Holder(Protocol):
     @property
     def weights(self) -> Weights: ...
     @property
-    def moments(self) -> tuple[Tensor, Tensor | None] | None: ...
+    def moments(self) -> Weights: ...
     @property
     def contents(self) -> tuple[Item, ...]: ...
 
@@ -317,15 +365,13 @@ def second_states(target: Holder) -> list[str]:
         return []  # the weights were computed from what is in the file, so nothing tells which state is theirs
     others = [name for name in fitting if name and name not in own]
     several = len(target.weights) > 2
-    named = [name for name in others if _is_file_level(name) or several or _is_average(name)]
+    named = [name for name in others if _is_file_level(name) or several or is_average(name)]
     return [name for name in named if not any(is_under(name, other) for other in named if other != name)]
 
 
 def unread_moments(target: Holder) -> list[str]:
-    """Where the file holds an optimiser's running sums for the attacked weight, if none of them was read."""
-    if target.moments is not None:
-        return []
-    shape = target.weights["layer1.weight"].shape
+    """Where the file holds an optimiser's running sums of the attacked weight's shape that were not read."""
+    shape, read = target.weights["layer1.weight"].shape, target.moments.values()
     found = [
         item.path
         for item in target.contents
@@ -333,6 +379,7 @@ def unread_moments(target: Holder) -> list[str]:
         and item.value.shape == shape
         and _last(item.path) in MOMENTS
         and bool(item.value.any())
+        and not any(item.value.shape == each.shape and torch.equal(item.value, each) for each in read)
     ]
     return list(dict.fromkeys(found))
 
@@ -371,7 +418,8 @@ def _is_file_level(group: str) -> bool:
     return bool(group) and "." not in group.replace(".safetensors: ", "").replace(".bin: ", "")
 
 
-def _is_average(group: str) -> bool:
+def is_average(group: str) -> bool:
+    """Whether a name says that this is another state of a net: an average, a teacher, the best so far."""
     return not AVERAGES.isdisjoint(re.split(r"[^a-z]+", group.lower()))
 
 

@@ -29,7 +29,15 @@ class NotApplicableError(UnfitError):
     exit_code = 3  # inconclusive: what could not be checked must not pass
 
 
-class MisfitError(UnfitError):
+class NoAttackError(NotApplicableError):
+    """No attack applies to this kind of model at all. A scan says what stands in it: that is `scan`."""
+
+    def __init__(self, message: str, scan: object = None) -> None:
+        super().__init__(message)
+        self.scan = scan
+
+
+class DataCheckError(UnfitError):
     """The samples are not what the model was trained on, or come in another form: an audit would say nothing."""
 
     exit_code = 3  # inconclusive: the model must not pass

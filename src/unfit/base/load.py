@@ -2,82 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from torch import Tensor, nn
+from torch import nn
 
-from unfit.base.contents import contents_of_file
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError
-from unfit.base.files import Strict
-from unfit.base.formats import read_model
+from unfit.base.formats import kind_of_model, read_model
 from unfit.base.formats.folders import adapter_scale
 from unfit.base.formats.kinds import kind_of
 from unfit.base.formats.limits import Weights, check_file, read_once
-from unfit.base.formats.pytorch import read_moments
-from unfit.base.formats.tensors import without_wrappers
+from unfit.base.formats.optimisers import Moments, by_parameter, file_of, optimisers_of
+from unfit.base.formats.tensors import natural, without_wrappers
 from unfit.base.guess import guess_net
-from unfit.base.modules import as_base, as_target, base_from, load_into, with_contents
-from unfit.base.target import NotPlainError, Target, fit_weights, infer_architecture, read_description
+from unfit.base.held import contents_of_file
+from unfit.base.modules import Estimator, as_base, as_target, base_from, load_into, with_contents
+from unfit.base.reading import Reading
+from unfit.base.states import states_in, without_averages
+from unfit.base.target import (
+    NotPlainError,
+    State,
+    Target,
+    fit_weights,
+    in_layers,
+    infer_architecture,
+    read_description,
+)
 from unfit.base.updates import added, as_named, in_chain, is_list, refuse_differences
 
-MAX_SIDE = 65_536  # of a picture: no format holds larger ones
-MAX_DIGITS = 6  # of a size: a longer one is a mistake
 ORDERED = ("pytorch", "npz")  # kinds of files that keep tensors in the order of a state dict
-OPTIMISER = "optimizer.pt"  # what Hugging Face's trainer writes beside the weights
+MOST_CHECKPOINTS = 100  # of a folder: more would take as much memory as a hundred models
 LORA = (".lora_A.weight", ".lora_B.weight")
-
-
-def sizes(text: object) -> object:
-    """`32x32` as (32, 32)."""
-    if not isinstance(text, str):
-        return (text,) if isinstance(text, int) else text
-    parts = text.lower().split("x")
-    if not all(part.isdecimal() and len(part) <= MAX_DIGITS for part in parts):
-        raise ValueError(f"{text!r} is not a size such as 32 or 32x32")
-    return tuple(map(int, parts))
-
-
-def _shape(text: object) -> object:
-    """`8x8` is a grey picture of one channel."""
-    found = sizes(text)
-    return (1, *found) if isinstance(found, tuple) and len(found) == 2 else found
-
-
-def check_picture(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if min(shape) <= 0:
-        raise ValueError(f"expected numbers above 0, found {min(shape)}")
-    if max(shape) > MAX_SIDE and len(shape) > 1:
-        raise ValueError(f"no picture is {max(shape)} wide or high")
-    return shape
-
-
-Shape = Annotated[
-    tuple[int, ...], BeforeValidator(_shape), Field(min_length=1, max_length=3), AfterValidator(check_picture)
-]
-
-
-class Reading(Strict):
-    """How a checkpoint becomes a net, where the file alone does not say.
-
-    Args:
-        model: The model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors.
-        layer: The name of the dense layer to attack; by default the first that sees each sample once.
-        input_shape: The shape of one sample, such as (3, 32, 32) or "3x32x32".
-
-    Example:
-        >>> reading = unfit.Reading(input_shape="25x25")
-    """
-
-    model: str | None = None
-    layer: str | None = None
-    input_shape: Shape | None = None
 
 
 def load_target(
@@ -85,6 +44,7 @@ def load_target(
     reading: Reading | None = None,
     base: str | Path | None = None,
     update: str | Path | None = None,
+    data_shape: tuple[int, ...] | None = None,
 ) -> Target:
     """Load a checkpoint in any of the formats that `unfit formats` lists.
 
@@ -96,6 +56,7 @@ def load_target(
         reading: How the file becomes a net, where it does not say so itself.
         base: The weights that an adapter adapts or an update changes; only these need it here.
         update: In place of `path`, a client's differences to the base in federated learning.
+        data_shape: The shape of one sample of the data, where neither `reading` nor a description tells it.
 
     Example:
         >>> target = unfit.load_target("model.pt", unfit.Reading(input_shape="25x25"))
@@ -105,27 +66,37 @@ def load_target(
     reading = reading or Reading()
     published = Path(path or update or "")
     with read_once():
-        target = _loaded(path, reading, base, update)
+        target = _loaded(path, reading, base, update, data_shape)
         target = with_contents(target, "file", lambda: contents_of_file(published))
+        target = replace(target, states=states_in(target))
         return _with_moments(target, published) if path else target
 
 
 def _loaded(
-    path: str | Path | None, reading: Reading, base: str | Path | None, update: str | Path | None
+    path: str | Path | None,
+    reading: Reading,
+    base: str | Path | None,
+    update: str | Path | None,
+    data_shape: tuple[int, ...] | None,
 ) -> Target:
     found = read_model(path) if path else _updated(base, update, reading)
     path = Path(path or base or "")
     if isinstance(found, nn.Module):
-        return as_target(found, reading.input_shape, layer=reading.layer)
+        return as_target(found, reading.input_shape, layer=reading.layer, data_shape=data_shape)
     if is_list(found):
         found = as_named(found, path, _like(reading, base))
     found = merged(found, path, base)
     if reading.model is not None:
         module = build_model(reading.model)
+        if found.keys() != without_wrappers(module.state_dict()).keys():
+            found = without_averages(found)
         load_into(module, found, str(path))
-        return as_target(module, reading.input_shape, layer=reading.layer)
+        return as_target(module, reading.input_shape, layer=reading.layer, data_shape=data_shape)
+    found = without_averages(found)
     about = (path / "target.safetensors" if path.is_dir() else path).with_suffix(".json")
-    target = _described(found, path, about) if about.is_file() else _inferred(found, path, reading.input_shape)
+    said = reading.input_shape
+    target = _described(found, path, about) if about.is_file() else _inferred(found, path, said, data_shape)
+    target = target.for_shape(said, data_shape)
     if reading.layer is None:
         return target
     return as_target(target.net(), target.sample_shape, target.input_range, reading.layer)
@@ -133,10 +104,12 @@ def _loaded(
 
 def _described(found: Weights, path: Path, about: Path) -> Target:
     architecture, input_range = read_description(about)
-    return Target(architecture, fit_weights(found, architecture, path), input_range)
+    return Target(architecture, fit_weights(found, architecture, path), input_range, shape_is_told=True)
 
 
-def _inferred(found: Weights, path: Path, input_shape: tuple[int, ...] | None) -> Target:
+def _inferred(
+    found: Weights, path: Path, said: tuple[int, ...] | None, data_shape: tuple[int, ...] | None
+) -> Target:
     """A plain perceptron by the shapes of its weights, or one with normalisation between its dense layers."""
     try:
         architecture = infer_architecture(found, path)
@@ -144,9 +117,7 @@ def _inferred(found: Weights, path: Path, input_shape: tuple[int, ...] | None) -
         net = guess_net(found)
         if net is None:
             raise
-        return as_target(net, input_shape)
-    if input_shape and math.prod(input_shape) == math.prod(architecture.input_shape):
-        architecture = replace(architecture, input_shape=input_shape)  # 64 columns need not be a picture
+        return as_target(net, said, data_shape=data_shape)
     return Target(architecture, fit_weights(found, architecture, path))
 
 
@@ -160,7 +131,7 @@ def load_base(path: str | Path, target: Target) -> Target:
     Example:
         >>> base = unfit.load_base("start.pt", unfit.load_target("model.pt"))
     """
-    path = _start_file(path)
+    path = _initial_file(path)
     found = read_model(path)
     if isinstance(found, nn.Module):
         base = as_base(found, target)
@@ -169,15 +140,61 @@ def load_base(path: str | Path, target: Target) -> Target:
     found = as_named(found, path, without_wrappers(target.whole.tensors) if target.whole else target.weights)
     if target.whole is not None:
         return base_from(found, target, str(path))
-    weights = fit_weights(found, target.architecture, path)
+    weights = fit_weights(without_averages(found), target.architecture, path)
     refuse_differences(target.weights, weights)
     return Target(target.architecture, weights, target.input_range)
 
 
-def _start_file(path: str | Path) -> Path:
+Checkpoint = str | Path | Target | nn.Module | Estimator
+Round = tuple[str | Path, str | Path]
+"""Of federated learning: the model that the client was sent, and its differences to that."""
+
+
+def with_checkpoints(target: Target, checkpoints: Sequence[Checkpoint]) -> Target:
+    """With other checkpoints of the same training: files, folders of Hugging Face's, models; in any order.
+
+    A folder that holds `checkpoint-500`, `checkpoint-1000` and so on stands for all of these.
+    """
+    found = [each for given in checkpoints for each in _all_of(given)]
+    states = [_checkpoint(each, i, target) for i, each in enumerate(found, 1)]
+    return replace(target, states=(*target.states, *states))
+
+
+def with_rounds(target: Target, rounds: Sequence[Round], reading: Reading | None = None) -> Target:
+    """With other rounds of the same client: what it was sent in each, and its differences to that."""
+    found = []
+    for base, update in rounds:
+        after = as_base(load_target(None, reading, base, update), target)
+        assert after is not None
+        state = State(Path(update).name, after, is_file=True, before=load_base(base, after))
+        found.append(state)
+    return replace(target, states=(*target.states, *found))
+
+
+def _all_of(given: Checkpoint) -> list[Checkpoint]:
+    """The checkpoints in a folder of them."""
+    if not isinstance(given, str | Path) or not (path := Path(given)).is_dir() or kind_of_model(path) is not None:
+        return [given]
+    inside = sorted(path.glob("checkpoint*"), key=lambda each: natural(each.name))
+    if not inside:
+        raise UnfitError(f"{path}: neither a model nor a folder of checkpoints, `checkpoint-500` and the like")
+    return list(inside[:MOST_CHECKPOINTS])
+
+
+def _checkpoint(given: Checkpoint, number: int, target: Target) -> State:
+    if not isinstance(given, str | Path):
+        state = as_base(given, target)
+        assert state is not None
+        return State(f"checkpoint {number}", state, is_file=True)
+    path = Path(given)
+    with read_once():
+        return State(path.name, _with_moments(load_base(path, target), path), is_file=True)
+
+
+def _initial_file(path: str | Path) -> Path:
     path = Path(path)
-    is_run = any((path / name).is_file() for name in ("start.safetensors", "target.safetensors"))
-    return path / "start.safetensors" if is_run else path
+    is_run = any((path / name).is_file() for name in ("initial.safetensors", "target.safetensors"))
+    return path / "initial.safetensors" if is_run else path
 
 
 def build_model(code: str) -> nn.Module:
@@ -224,31 +241,29 @@ def _with_moments(target: Target, path: Path) -> Target:
     What lies beside the weights is no part of them: where it cannot be read, the weights still can, and no audit
     passes on that. Behind a convolution that is attacked too, moments are not read.
     """
-    file = path / OPTIMISER if path.is_dir() else path
-    if not file.is_file() or kind_of(file, {}) != "pytorch" or target.architecture.conv is not None:
+    file = file_of(path) if path.is_dir() else path
+    if file is None or kind_of(file, {}) != "pytorch" or target.architecture.conv is not None:
         return target
     try:
         check_file(file)
-        return replace(target, moments=_moments(read_moments(file), target))
+        optimisers = optimisers_of(file)
+        fading = {(each.beta, each.step) for each in optimisers}
+        told = fading.pop() if len(fading) == 1 else (None, None)
+        return replace(target, moments=_moments(optimisers, target), fading=told)
     except UnfitError as error:
         if file == path:
             raise
         return replace(target, unread=f"the optimiser's state was not read: {error}")
 
 
-def _moments(found: Weights, target: Target) -> tuple[Tensor, Tensor | None] | None:
-    """That of the attacked weight, and that of the bias behind it.
-
-    Optimisers number parameters and do not name them. If several moments have the shape of the weight, none is
-    taken.
-    """
-    weight, bias = target.weights["layer1.weight"], target.weights.get("layer1.bias")
-    fitting = [int(key) for key, value in found.items() if value.shape == weight.shape and value.any()]
-    if len(fitting) != 1:
-        return None
-    behind = found.get(str(fitting[0] + 1))
-    has_bias = bias is not None and behind is not None and behind.shape == bias.shape
-    return found[str(fitting[0])].float(), behind.float() if has_bias and behind is not None else None
+def _moments(optimisers: Sequence[Moments], target: Target) -> Weights:
+    """By the names of the target's parameters; a plain net has layers by number, whatever they were called."""
+    found: Weights = {}
+    for moments in optimisers:
+        named = without_wrappers(moments.named)
+        named = named if target.whole else in_layers(named)
+        found |= by_parameter(replace(moments, named=named), target.parameters)
+    return found
 
 
 # Updates ------------------------------------------------------------------------------------------------------
@@ -269,7 +284,7 @@ def _updated(base: str | Path | None, update: str | Path | None, reading: Readin
     """The base with a client's differences added."""
     assert base is not None
     assert update is not None
-    before, change = as_named(_tensors(_start_file(base)), base, _like(reading, None)), _tensors(update)
+    before, change = as_named(_tensors(_initial_file(base)), base, _like(reading, None)), _tensors(update)
     like = _like(reading, base if is_list(change) else None) or before
     return added(before, as_named(change, update, like), update)
 
@@ -278,7 +293,7 @@ def _like(reading: Reading, base: str | Path | None) -> Weights | None:
     """What names the tensors of a list, in order: the model's own code, or the base if it has names itself."""
     if reading.model is not None:
         return without_wrappers(build_model(reading.model).state_dict())
-    if base is None or is_list(found := _tensors(path := _start_file(base))):
+    if base is None or is_list(found := _tensors(path := _initial_file(base))):
         return None
     if (chain := in_chain(found)) is None and kind_of(path, {}) not in ORDERED:
         raise UnfitError(

@@ -1,32 +1,32 @@
 """Turn a user's `nn.Module` into a Target: find the dense layer to attack, what feeds it, and what follows it.
 
 A model of dense layers with ReLUs in between, after at most one convolution, is rebuilt as a whole. Any other is
-split at a dense layer. What comes before is its prefix: the attacks give back what enters the layer. What follows
+split at a dense layer. What comes before is its prefix: the attacks recover what enters the layer. What follows
 matters only to attacks that use gates or stationarity.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
-from unfit.base.contents import Item, contents_of_module
+from unfit.base.contents import Item
 from unfit.base.errors import NotApplicableError, UnfitError, UsageError, listed
 from unfit.base.formats.sklearn import from_sklearn
 from unfit.base.formats.tensors import without_wrappers
+from unfit.base.held import held_by
 from unfit.base.nets import MAX_PARAMETERS, Architecture, outputs
-from unfit.base.target import Target, fit_weights, picture_shape
-from unfit.base.whole import Whole, as_columns
+from unfit.base.target import Target, Weights, fit_weights
+from unfit.base.watch import ROUNDING, Call, Layer, Run, is_close, padding_of, possible_shapes, run_on_random
+from unfit.base.whole import Whole
 
 
 class Estimator(Protocol):
@@ -35,41 +35,11 @@ class Estimator(Protocol):
     def predict(self, X: Any) -> Any: ...  # noqa: N803
 
 
-Layer = nn.Linear | nn.Conv2d
-PLAIN = (nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # dropout: off in eval mode
-PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "addmm", "einsum", "tensordot"}  # of torch
 UNREADABLE: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (lambda part: ".quantized." in type(part).__module__, "quantised; give the model as it was before that"),
     (is_lazy, "no values yet; run the model once"),
     (lambda part: isinstance(part, Tensor) and part.is_meta, "no values (device meta); load the weights first"),
 )
-NUM_PROBES = 16  # random inputs on which a rebuilt net must agree with the model
-ROUNDING = 1e-4  # relative difference that float32 rounding may cause
-USUAL_SIDES = (28, 32, 64, 96, 128, 224)  # of pictures, tried where the layers do not tell
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of a layer with weights while the model ran."""
-
-    layer: Layer
-    name: str
-    received: Tensor
-    output: Tensor
-    map_shape: tuple[int, ...] | None  # of the maps that were flattened to give what it received
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """The model on random inputs: what its layers received, in order, and which other layers were called when."""
-
-    module: nn.Module
-    x: Tensor
-    phi: Tensor
-    is_flat: bool
-    calls: list[Call]
-    others: list[tuple[int, str]]  # (how many of `calls` came before, kind of layer)
-    products: list[tuple[int, str]]  # the same of parameters that the model's own code multiplies samples with
 
 
 def as_target(
@@ -77,21 +47,25 @@ def as_target(
     input_shape: tuple[int, ...] | None = None,
     input_range: tuple[float, float] | None = None,
     layer: str | None = None,
+    data_shape: tuple[int, ...] | None = None,
 ) -> Target:
     """Convert a trained module, however it is written: it is run on random inputs, and its layers are watched.
 
     Args:
         model: A `torch.nn.Module` or a fitted perceptron of scikit-learn; it is left as it is.
-        input_shape: The shape of one sample; by default a square picture if the first layer has s² or 3s² inputs
+        input_shape: The shape of one sample; by default a square image if the first layer has s² or 3s² inputs
             (s ≥ 8), else a vector.
         input_range: Bounds of each input value, if they are known.
         layer: The name of the dense layer to attack; by default the first that sees each sample once.
+        data_shape: The shape of the samples that there are. Without `input_shape` it is tried first, then others
+            with the same number of values.
 
     Example:
         >>> target = unfit.as_target(model)
     """
     if isinstance(model, Target):
         return model
+    given = model
     if is_sklearn(model):
         model = from_sklearn(model)
     if not isinstance(model, nn.Module):
@@ -102,11 +76,29 @@ def as_target(
     _refuse(_broken(model))
     module = _copied(model).cpu().float().eval().requires_grad_(False)  # leave the user's module alone
     module.register_forward_hook(_logits)
-    run = _run(module, [input_shape] if input_shape else _possible_shapes(module))
+    run = run_on_random(module, possible_shapes(module, input_shape, data_shape))
     if layer is None and (plain := _rebuilt(run, run.calls, tuple(run.x.shape[1:]), input_range)):
-        return with_contents(plain, "model", lambda: contents_of_module(model))
-    split = _split(run, _position(run, layer), input_range)
-    return with_contents(split, "model", lambda: contents_of_module(model))
+        found = plain
+    else:
+        found = _split(run, _position(run, layer), input_range)
+    found = replace(found, shape_is_told=input_shape is not None)
+    return with_contents(found, "model", lambda: held_by(given).items)
+
+
+def split_at(target: Target, layer: str) -> Target:
+    """The same model, attacked at another dense layer; what else its file holds stays with it."""
+    whole = target.split
+    run = run_on_random(whole.module, [whole.axes])
+    split = _split(run, _position(run, layer), target.input_range)
+    return replace(
+        split,
+        moments=target.moments,
+        fading=target.fading,
+        unread=target.unread,
+        contents=target.contents,
+        states=target.states,
+        shape_is_told=target.shape_is_told,
+    )
 
 
 def with_contents(target: Target, what: str, read: Callable[[], list[Item]]) -> Target:
@@ -127,7 +119,7 @@ def as_base(base: Target | nn.Module | Estimator | None, target: Target) -> Targ
     if base is None:
         return None
     layer = target.whole.layer if target.whole else None
-    base = _alone_as(target, as_target(base, target.sample_shape, target.input_range, layer))
+    base = _alone_as(target, as_target(base, target.taken_shape, target.input_range, layer))
     if base.architecture != target.architecture:
         raise UnfitError(
             f"the base is {base.architecture}, the model {target.architecture}: "
@@ -148,8 +140,8 @@ def _alone_as(target: Target, base: Target) -> Target:
     return replace(base, architecture=target.architecture, weights=weights)
 
 
-def base_from(weights: dict[str, Tensor], target: Target, path: str) -> Target:
-    """The base of a model that was split: the same model with these tensors, or the start of the attacked part."""
+def base_from(weights: Weights, target: Target, path: str) -> Target:
+    """The base of a model that was split: the same model with these tensors, or those of the attacked part."""
     if weights.keys() == target.weights.keys():
         return replace(target, weights=fit_weights(weights, target.architecture, path))
     module = copy.deepcopy(target.split.module)
@@ -212,128 +204,6 @@ def _logits(module: nn.Module, inputs: object, returned: object) -> object:
     return returned[0] if isinstance(returned, tuple) and returned else returned
 
 
-def _possible_shapes(module: nn.Module) -> list[tuple[int, ...]]:
-    """Input shapes that fit the layer sizes; any layer may be the first, since modules() has no call order."""
-    layers = [leaf for leaf in module.modules() if isinstance(leaf, Layer)]
-    dense = [layer.in_features for layer in layers if isinstance(layer, nn.Linear)]
-    if not dense:
-        raise NotApplicableError("the model has no dense layer, and the attacks need one")
-    convs = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
-    before = [shape for conv in convs for d in dense if (shape := _before(conv, d))]
-    usual = [(conv.in_channels, side, side) for conv in convs[:1] for side in USUAL_SIDES]
-    # last, those that leave one value a channel: so does pooling, of pictures of any size
-    kernels = {conv.kernel_size[0] - 2 * _padding(conv) for conv in convs}
-    maps, one = ([shape for shape in before if (shape[1] in kernels) == is_one] for is_one in (False, True))
-    return [*maps, *usual, *one] or [picture_shape(d) for d in dense]
-
-
-def _before(conv: nn.Conv2d, d: int) -> tuple[int, ...] | None:
-    """The square input shape for which the convolution gives d values, if there is one."""
-    side = math.isqrt(d // conv.out_channels)
-    whole = side > 0 and conv.out_channels * side * side == d
-    return (conv.in_channels, *[side + conv.kernel_size[0] - 1 - 2 * _padding(conv)] * 2) if whole else None
-
-
-def _padding(conv: nn.Conv2d) -> int:
-    """On each side; 0 where it cannot be said in one number."""
-    if isinstance(conv.padding, str):
-        return (conv.kernel_size[0] - 1) // 2 if conv.padding == "same" else 0
-    return conv.padding[0]
-
-
-def _run(module: nn.Module, shapes: list[tuple[int, ...]]) -> Run:
-    """Run the model on random inputs, in the first shape that it accepts."""
-    problems = []
-    for shape in shapes:
-        x = torch.randn(NUM_PROBES, *shape, generator=torch.Generator().manual_seed(0))
-        for is_flat in (False, True) if len(shape) > 1 else (False,):  # some modules expect flat pictures
-            try:
-                return _watched(module, x, is_flat)
-            except TypeError as error:
-                if "required positional argument" in str(error):
-                    raise UnfitError(f"{error}: wrap the model in a module that takes samples alone") from None
-                problems.append(f"{shape}: {error}")
-            except (RuntimeError, ValueError, IndexError, AssertionError) as error:
-                problems.append(f"{shape}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-    raise UnfitError(
-        f"the model does not accept inputs of shape {problems[0]}; pass one sample's shape as `input_shape`"
-    )
-
-
-def _watched(module: nn.Module, x: Tensor, is_flat: bool) -> Run:
-    """Run it once, and write down the calls of its layers."""
-    calls: list[Call] = []
-    others: list[tuple[int, str]] = []
-    last_maps: list[Tensor] = []
-    names = {
-        leaf: name or "the net"
-        for name, leaf in module.named_modules()
-        if (isinstance(leaf, Layer) or not list(leaf.children())) and "parametrizations" not in name.split(".")
-    }
-
-    def record(leaf: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if isinstance(leaf, Layer):
-            maps = next((tuple(m.shape[1:]) for m in last_maps if _close(m, inputs[0])), None)
-            calls.append(Call(leaf, names[leaf], inputs[0], output, maps))
-        elif not isinstance(leaf, PLAIN):
-            others.append((len(calls), type(leaf).__name__))
-        if isinstance(output, Tensor) and output.ndim == 4:
-            last_maps[:] = [output]
-
-    hooks = [leaf.register_forward_hook(record) for leaf in names]
-    try:
-        with torch.no_grad(), _Products(module, calls) as products:
-            phi = module(x.flatten(1) if is_flat else x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not isinstance(phi, Tensor):
-        words = f"it returns a {type(phi).__name__}: wrap it in a module that returns its outputs, one tensor"
-        raise UnfitError(f"the model cannot be attacked: {words}")
-    return Run(module, x, as_columns(phi), is_flat, calls, others, products.found)
-
-
-class _Products(TorchFunctionMode):
-    """Finds dense layers that are no `nn.Linear`: samples times a parameter, in the code of the model itself.
-
-    Or times what that code makes of a parameter first. Subclasses of `nn.Linear` that do so are told elsewhere.
-    """
-
-    def __init__(self, module: nn.Module, calls: list[Call]) -> None:
-        super().__init__()
-        self.calls, self.found = calls, list[tuple[int, str]]()
-        self.layers = {name for name, part in module.named_modules() if isinstance(part, nn.Linear)}
-        self.made = list[Tensor]()  # kept, so that nothing else gets their place in memory
-        self.owners = {
-            value.untyped_storage().data_ptr(): f"{name}.{key}".lstrip(".")
-            for name, part in module.named_modules()
-            if not type(part).__module__.startswith("torch.nn.")
-            for key, value in part.named_parameters(recurse=False)
-        }
-
-    def __torch_function__(
-        self, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        values = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-        names = [self.owners.get(value.untyped_storage().data_ptr()) for value in values if value.ndim > 1]
-        owned = [name for name in names if name]
-        whose = owned[0].rpartition(".")[0] if owned else None
-        of_samples = any(value.ndim == 2 and len(value) == NUM_PROBES for value in values)
-        result = function(*args, **(kwargs or {}))
-        if owned and of_samples and function.__name__ in PRODUCTS:
-            self.found += [(len(self.calls), name) for name in owned]
-        elif owned and not of_samples and whose not in self.layers and isinstance(result, Tensor):
-            self.owners[result.untyped_storage().data_ptr()] = owned[0]
-            self.made.append(result)
-        return result
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Equal up to rounding, ignoring the shape of a sample."""
-    a, b = a.flatten(1), b.flatten(1)
-    return a.shape == b.shape and bool((a - b).norm() <= ROUNDING * b.norm())
-
-
 # A whole net of dense layers ----------------------------------------------------------------------------------
 
 
@@ -345,12 +215,12 @@ def _rebuilt(
     if not calls or not _is_plain(calls, x, run.phi):
         return None
     target = _from_layers([call.layer for call in calls], shape, input_range)
-    return target if _close(outputs(target.net(), x.view(-1, *shape)), calls[-1].output) else None
+    return target if is_close(outputs(target.net(), x.view(-1, *shape)), calls[-1].output) else None
 
 
 def _is_plain(calls: list[Call], x: Tensor, phi: Tensor) -> bool:
     """Each layer is called once and receives the ReLU of the one before; only the first may be a convolution."""
-    if max(Counter(call.name for call in calls).values()) > 1 or not _close(calls[0].received, x):
+    if max(Counter(call.name for call in calls).values()) > 1 or not is_close(calls[0].received, x):
         return False
     first, *later = calls
     dense = [call for call in calls if isinstance(call.layer, nn.Linear)]
@@ -358,7 +228,7 @@ def _is_plain(calls: list[Call], x: Tensor, phi: Tensor) -> bool:
         all(call.received.shape[:-1] == phi.shape[:1] for call in dense)
         and (isinstance(first.layer, nn.Linear) or _is_simple(first.layer, x))
         and all(isinstance(call.layer, nn.Linear) for call in later)
-        and all(_close(b.received, a.output.relu()) for a, b in pairwise(calls))
+        and all(is_close(b.received, a.output.relu()) for a, b in pairwise(calls))
         and isinstance(calls[-1].layer, nn.Linear)
         and _is_output(calls[-1].output, phi)
     )
@@ -376,13 +246,13 @@ def _is_simple(conv: nn.Conv2d, x: Tensor) -> bool:
 def _is_output(logits: Tensor, phi: Tensor) -> bool:
     """The outputs themselves, or what a final softmax, log-softmax or sigmoid, passed over, makes of them."""
     final = (logits, logits.softmax(1), logits.log_softmax(1), logits.sigmoid())
-    return any(_close(phi, each) for each in final)
+    return any(is_close(phi, each) for each in final)
 
 
 def _from_layers(layers: list[Layer], shape: tuple[int, ...], input_range: tuple[float, float] | None) -> Target:
     first = layers[0]
     conv = (first.kernel_size[0], first.out_channels) if isinstance(first, nn.Conv2d) else None
-    padding = _padding(first) if isinstance(first, nn.Conv2d) else 0
+    padding = padding_of(first) if isinstance(first, nn.Conv2d) else 0
     widths = [layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
     biases = tuple(layer.bias is not None for layer in layers)
     architecture = Architecture(shape, tuple(widths[:-1]), widths[-1], biases, conv, padding)
@@ -441,26 +311,26 @@ def _few_directions(call: Call) -> str:
     return (
         f"the only dense layer that sees each sample once is the last one, {call.name}: its {k} × {d} weights "
         f"hold {k} mixtures of the features of all samples, one for each output, too few to take single samples "
-        "from. That is good news for these weights; `layer` attacks it all the same"
+        "from. No attack reads its other layers, so this is no pass; `layer` attacks the last one all the same"
     )
 
 
 def _split(run: Run, at: int, input_range: tuple[float, float] | None) -> Target:
     """The model as a prefix and what follows it: a rebuilt net where that is plain, else its first layer alone."""
     call = run.calls[at]
-    if not _close(nn.functional.linear(call.received, call.layer.weight, call.layer.bias), call.output):
+    if not is_close(nn.functional.linear(call.received, call.layer.weight, call.layer.bias), call.output):
         kind = type(call.layer).__name__
         raise UnfitError(
             f"{call.name} ({kind}) does not multiply with its weight as it is: give a model that has nn.Linear "
             "there, with the weights that are in effect"
         )
-    has_prefix = not _close(call.received, run.x)
+    has_prefix = not is_close(call.received, run.x)
     shape = tuple((run.x if _in_place(call.received, run.x) else call.received).shape[1:])
     whole = Whole(
         module=run.module,
         layer=call.name,
         input_shape=tuple(run.x.shape[1:]),
-        is_flat=run.is_flat,
+        axes=run.axes,
         has_prefix=has_prefix,
         feature_shape=shape,
         map_shape=call.map_shape if has_prefix and len(shape) == 1 else None,
@@ -470,10 +340,10 @@ def _split(run: Run, at: int, input_range: tuple[float, float] | None) -> Target
     limits = None if has_prefix else input_range
     if plain := _rebuilt(run, run.calls[at:], shape, limits):
         return replace(plain, whole=whole)
-    if not _close(whole.finish(call.received), run.phi):
+    if not whole.has_bypass and not is_close(whole.finish(call.received), run.phi):
         raise NotApplicableError(
-            f"a connection leads around {call.name}, behind other layers: what enters it is not all that the "
-            "outputs depend on; name another dense layer with `layer`"
+            f"the outputs do not follow from what {call.name} receives, though nothing leads around it: the model "
+            "does not give the same outputs for the same inputs"
         )
     whole = replace(whole, relu=_relu_follows(whole, call))
     return replace(_first_alone(call, shape, run, at), input_range=limits, whole=whole)
@@ -507,10 +377,10 @@ def _relu_follows(whole: Whole, call: Call) -> bool:
     if not phi.requires_grad:
         raise NotApplicableError(
             "the model computes its outputs without gradients (`torch.no_grad`, `detach`), and attacks need them: "
-            "leave that to whoever calls it"
+            "leave that to its caller"
         )
     weights = torch.randn(phi.shape, generator=torch.Generator().manual_seed(2))
-    (slope,) = torch.autograd.grad(phi, sums, weights, allow_unused=True)
+    (slope,) = torch.autograd.grad((phi * weights).sum(), sums, allow_unused=True)
     if slope is None:
         return False
     off, on = slope[sums < 0], slope[sums > 0]

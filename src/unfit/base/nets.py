@@ -100,7 +100,7 @@ def parse_architecture(
 
 
 def build(architecture: Architecture) -> nn.Sequential:
-    """Build the net with layers `layer1`, `layer2`, … and PyTorch's default start (Kaiming, as in the papers)."""
+    """Build the net with layers `layer1`, `layer2`, … and PyTorch's initial weights (Kaiming, as the papers)."""
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     if not architecture.conv:
         modules["flatten"] = nn.Flatten()
@@ -128,20 +128,16 @@ def initialise(architecture: Architecture, first_scale: float | None, seed: int)
     return net
 
 
-def device() -> torch.device:
-    """CUDA if available, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def layers_of(net: nn.Module) -> list[nn.Module]:
     """The layers with weights, first to last."""
     return [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
 
 
 def outputs(net: nn.Module, x: Tensor, batch: int = 1000) -> Tensor:
-    """Φ(x) without gradients, in batches: (n, k)."""
+    """Φ(x) without gradients, in batches: (n, k), computed where the net is and returned to where x is."""
+    where = next(net.parameters(), x).device
     with torch.no_grad():
-        return torch.cat([net(part) for part in x.split(batch)])
+        return torch.cat([net(part.to(where)).to(x.device) for part in x.split(batch)])
 
 
 def margin(phi: Tensor, y: Tensor) -> Tensor:

@@ -1,13 +1,16 @@
 """One form for all nets that are the same function: what is written into weights to hide others goes.
 
 Neurons can be added, copied, split and rescaled without any effect on the outputs, and a linear layer can be put
-in front. All of that changes the first layer, which attacks read. So an audit also attacks the net with it undone.
+in front. All of that changes the first layer, which attacks read. So the net with it undone is attacked too.
+
+An attacker has no samples. Which neurons fire is asked of random inputs, like the model's own in shape and range.
+They lie in the box of all inputs, so a neuron that fires nowhere in the box never fires on them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,10 +24,23 @@ COPY = 1e-10  # 1 − cosine of two neurons that are the same up to rounding …
 ROUGHLY = 1e-4  # … and of those that may be, by float32
 MATTERS = 0.1  # share of the first layer's squared weights: neurons with less hide nothing
 UNEVEN = math.log(2)  # spread of the logarithm of the outgoing lengths: a factor of two hides nothing
+MOSTLY = 0.9  # of the probes: a neuron that is on for more of them is taken to be always on
+NUM_PROBES, FEWEST_PROBES = 256, 16
+PROBE_VALUES = 2**24  # in all probes of a kind, 128 MB: fewer probes of large inputs
+CENTRED = 0.3  # spread of images less their mean …
+IN_RANGE = 0.25  # … and of images in a known range, as a share of its width
 
 
-def normal_form(target: Target, x: Tensor) -> Target:
-    """The same function of inputs like these (n, *shape), in normal form; the target itself if that is the same.
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Random inputs (n, d): those that tell which neurons fire, and all kinds of what a model may be given."""
+
+    usual: Tensor
+    kinds: tuple[Tensor, ...]
+
+
+def normal_form(target: Target) -> Target:
+    """The same function of plausible inputs, in normal form; the target itself if that is the same.
 
     Neurons go that nothing reads or that never fire, copies become one, very uneven outgoing weights become equal,
     and a first layer whose neurons are always on is multiplied into the next. Plain nets only.
@@ -32,14 +48,48 @@ def normal_form(target: Target, x: Tensor) -> Target:
     architecture = target.architecture
     if architecture.conv or architecture.tail or not architecture.hidden:
         return target
-    before = _layers(target)
-    after = _normal(before, x.flatten(1).double())
+    before = layers_of(target)
+    after = normalised(before, probes(target))
     if after is before:
         return target
     hidden = tuple(len(weight) for weight, _ in after[:-1])
     biases = tuple(bias is not None for _, bias in after)
     changed = replace(architecture, hidden=hidden, biases=biases)
     return replace(target, architecture=changed, weights=_weights(after))
+
+
+def probes(target: Target) -> Probes:
+    """What may enter the first layer, by its shape and its range alone. The same each time.
+
+    Images have most of their energy in low frequencies, as 1/f noise has. Where no range is known, inputs may be
+    centred, which is usual, or positive.
+    """
+    whole = target.whole
+    shape = (whole and whole.map_shape) or target.architecture.input_shape
+    noise = _noise(shape).flatten(1)
+    low, high = target.input_range or (-math.inf, math.inf)
+    if math.isfinite(high - low):
+        found = ((low + high) / 2 + IN_RANGE * (high - low) * noise).clamp(low, high)
+        return Probes(found, (found,))
+    is_image = len(shape) == 3
+    centred = (CENTRED * noise).clamp(-1, 1) if is_image else noise
+    positive = (0.5 + IN_RANGE * noise).clamp(0, 1) if is_image else noise.abs()
+    if low >= 0 or (whole is not None and whole.is_positive):
+        return Probes(positive, (positive,))
+    return Probes(centred, (centred, positive))
+
+
+def _noise(shape: tuple[int, ...]) -> Tensor:
+    """(n, *shape), of root mean square 1 each: white, or 1/f of images."""
+    num = max(FEWEST_PROBES, min(NUM_PROBES, PROBE_VALUES // math.prod(shape)))
+    white = torch.randn(num, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    if len(shape) == 3:
+        height, width = shape[1:]
+        down, across = torch.fft.fftfreq(height)[:, None], torch.fft.fftfreq(width)
+        frequency = (down.square() + across.square()).sqrt().clamp_min(1 / max(height, width))
+        white = torch.fft.ifft2(torch.fft.fft2(white) / frequency).real
+    size = white.flatten(1).square().mean(1).sqrt()
+    return white / size.view(-1, *[1] * len(shape))
 
 
 def kept_neurons(form: Target, target: Target) -> list[int] | None:
@@ -69,14 +119,14 @@ def _rows(target: Target) -> list[bytes]:
     return [row.tobytes() for row in rows.cpu().numpy()]
 
 
-def _normal(layers: Layers, x: Tensor) -> Layers:
+def normalised(layers: Layers, x: Probes) -> Layers:
     """All steps, and again where a layer went."""
     if len(layers) < 2:
         return layers
     single = _without_copies(layers)
-    cleaned = _without_unread(single, x)
+    cleaned = _without_unread(single, x.usual)
     if _always_on(cleaned, x):
-        return _normal(_folded(cleaned), x)
+        return normalised(_folded(cleaned), x)
     share = 1 - float(cleaned[0][0].square().sum() / layers[0][0].square().sum())
     return _even(cleaned if single is not layers or share > MATTERS else layers)
 
@@ -130,8 +180,13 @@ def _first_alike(unit: Tensor) -> Tensor:
     return same.to(torch.uint8).argmax(1)
 
 
-def _always_on(layers: Layers, x: Tensor) -> bool:
-    return len(layers) > 2 and bool((_sums(*layers[0], x) > 0).all())
+def _always_on(layers: Layers, x: Probes) -> bool:
+    """Whether each neuron is on for nearly all probes of one kind: a bias that just suffices for data is too low
+    for some of them.
+    """
+    if len(layers) < 3:
+        return False
+    return any(bool(((_sums(*layers[0], kind) > 0).double().mean(0) > MOSTLY).all()) for kind in x.kinds)
 
 
 def _folded(layers: Layers) -> Layers:
@@ -162,7 +217,7 @@ def _sums(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def _layers(target: Target) -> Layers:
+def layers_of(target: Target) -> Layers:
     numbers = range(1, len(target.architecture.biases) + 1)
     biases = (target.weights.get(f"layer{i}.bias") for i in numbers)
     return [

@@ -46,7 +46,7 @@ def _figure(name: str, num: int, whole: int, words: str) -> str:
     )
 
 
-def picture(source: str, words: str) -> str:
+def image(source: str, words: str) -> str:
     """An embedded image and what it shows."""
     return (
         '<figure style="margin:.8em 0 0">'

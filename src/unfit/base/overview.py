@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-TITLE = "unfit: training samples out of the weights of a model, and which of yours leak"
+TITLE = "unfit: recover training samples from the weights of a model"
 TRY = {
-    "unfit demo": "ten seconds: train on faces, take them back out of the weights",
-    "unfit formats": "which model files can be read",
+    "unfit demo": "ten seconds: train on faces, recover them from the weights",
+    "unfit scan model.joblib": "what stands in a file in plain sight: rows, words, values",
     "unfit preflight model.pt": "which attacks apply to a model, and how long they take",
-    "unfit attack model.pt --out found.safetensors": "what an attacker gets from the weights alone",
+    "unfit attack model.pt --out found.safetensors": "what an attacker recovers from the weights alone",
     "unfit audit model.pt --data npz:train.npz --unseen npz:test.npz --out audit": (
         "which of your samples leak: a page, JSON, and an exit code"
     ),
 }
 COMMANDS = {
     "Audit a model": {
-        "audit": "which training samples do these weights give away?",
-        "preflight": "which attacks apply, why not the others, and how long they take",
+        "scan": "what stands in a file in plain sight, and which of your samples",
+        "audit": "which training samples can be recovered from this file?",
+        "preflight": "which attacks apply, why others do not, and how long they take",
         "split": "hold samples out before training, for the audit to compare with",
         "diff": "what changed between two audits",
-        "report": "make the page of an audit again",
+        "report": "the page of an audit again, or a report for those who sign",
         "card": "an audit as a section of a model card, without private data",
         "formats": "which files can be attacked or audited",
     },
     "Attack it": {
         "attack": "reconstruct training samples from weights alone",
-        "start": "find the weights that training started from, by their seed",
+        "find-init": "find the weights that training started from, by their seed",
         "sweep": "attack with many sampled settings, on one machine or a cluster",
     },
     "Learn and reproduce": {
@@ -36,7 +37,7 @@ COMMANDS = {
 
 
 def first_steps() -> str:
-    """Five commands to try."""
+    """Commands to try."""
     steps = "".join(f"  {command}\n      {words}\n" for command, words in TRY.items())
     return (
         f"{TITLE}\n\nTry:\n{steps}\n`unfit --help` lists all commands, `unfit COMMAND --help` the options of one."
@@ -46,7 +47,7 @@ def first_steps() -> str:
 def overview() -> str:
     """All commands, by what they are for."""
     groups = "\n".join(f"\n{purpose}:\n{_listed(commands)}" for purpose, commands in COMMANDS.items())
-    options = {"--version": "print the version", "--help": "show this; after a command, its options"}
+    options = {"--version": "print the version", "-h, --help": "show this; after a command, its options"}
     return f"{TITLE}\n\nUsage: unfit COMMAND [OPTIONS]\n{groups}\n\nOptions:\n{_listed(options)}"
 
 

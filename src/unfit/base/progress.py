@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -41,13 +42,21 @@ def split(progress: Report, shares: Sequence[float]) -> list[Report]:
 
 
 @contextmanager
-def reporting(progress: Report | bool, title: str) -> Iterator[Report]:
-    """What a user gave as `progress`: a function of their own, True for a bar, False for nothing."""
-    if progress is True:
+def reporting(progress: Report | bool | None, title: str) -> Iterator[Report]:
+    """What a user gave as `progress`: a function of their own, True for a bar, False for nothing.
+
+    None: a bar where somebody may be watching, on a terminal or in a notebook.
+    """
+    if progress is True or (progress is None and is_watched()):
         with bar(title) as report:
             yield report
     else:
         yield progress or quiet
+
+
+def is_watched() -> bool:
+    """Whether standard error is a terminal, or a notebook runs this."""
+    return "ipykernel" in sys.modules or sys.stderr.isatty()
 
 
 @contextmanager

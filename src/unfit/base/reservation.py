@@ -1,16 +1,17 @@
-"""One process at a time writes an output, in a hidden folder beside it.
+"""One process at a time writes in a folder: where an output is made, or where a store is kept.
 
-The folder is locked, and the system lifts the lock however its process ends. So what a dead process has left is
-known to be dead, and the next one that writes the same output removes it.
+The folder is private and locked, and the system lifts the lock however its process ends. So the next process that
+writes there knows that what it finds is left from a dead one, and removes it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -19,9 +20,36 @@ from unfit.base.errors import UnfitError
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # outputs show people's data: to this user, and nobody else
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
-SUFFIX, OWNER, PARTS = "-unfit", "owner", "parts"
+SUFFIX, OWNER, PARTS = "-unfit", ".unfit-owner", "parts"
+PARTIAL = ".unfit-partial"  # the end of the name of a file that is being written
 LONGEST_NAME = 200  # bytes, of the 255 that disks allow: what is longer is known by its hash
 _open: dict[Path, Path] = {}  # the reservations of this process, each with its output
+
+
+@contextmanager
+def owned(folder: Path, output: Path, known_by: Collection[str]) -> Iterator[None]:
+    """A private folder, made if need be, that no other process owns meanwhile; it goes if it is empty in the end.
+
+    A folder with anything in it is used only if one of the names is there that ours are known by. The error of a
+    second process names the first, and the `output` that both want.
+    """
+    lock = _take(folder, output, known_by)
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {platform.node()}".encode())
+        yield
+    finally:
+        _disown(folder)
+        os.close(lock)
+
+
+def is_owned(folder: Path) -> bool:
+    """Whether a process owns it now."""
+    try:
+        with opened(folder / OWNER, os.O_RDWR) as lock:
+            return not _is_free(lock.fileno())
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -32,17 +60,16 @@ def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
     work (`parts_of`) stay until they are dropped: whoever reserves the same path next finds them.
     """
     place = _place(path)
-    lock = _take(place, path)
-    try:
-        _open[place] = path
-        os.ftruncate(lock, 0)
-        os.write(lock, f"process {os.getpid()}".encode())
-        _clear(place, path)  # what a process that was killed has left
-        (place / "new").mkdir(PRIVATE_FOLDER)
-        yield place / "new" / path.name, _old(place)
-    finally:
-        _release(place, path)
-        os.close(lock)
+    with owned(place, path, [PARTS]):
+        try:
+            _open[place] = path
+            _clear(place, path)  # what a process that was killed has left
+            (place / "new").mkdir(PRIVATE_FOLDER)
+            yield place / "new" / path.name, place / "old"
+        finally:
+            with suppress(FileNotFoundError):  # the folder around it may have vanished
+                _clear(place, path)
+            _open.pop(place, None)
 
 
 def parts_of(partial: Path) -> Path:
@@ -55,18 +82,12 @@ def drop_parts(partial: Path) -> None:
     shutil.rmtree(parts_of(partial), ignore_errors=True)
 
 
-def remove_dead(folder: Path) -> None:
-    """Whatever processes that were killed have left in a folder."""
-    for place in folder.glob(f".*{SUFFIX}"):
-        with reserved(place.with_name(place.name[1 : -len(SUFFIX)])):
-            pass
-
-
 def abandon() -> None:
     """Remove all that this process has begun: it is about to end without a word to those who write."""
     for place, path in list(_open.items()):
         with suppress(OSError):
-            _release(place, path)
+            _clear(place, path)
+        _disown(place)
 
 
 def opened(path: Path, flags: int) -> IO[bytes]:
@@ -75,7 +96,18 @@ def opened(path: Path, flags: int) -> IO[bytes]:
     return open(os.open(path, flags | NO_LINKS, PRIVATE_FILE), mode)
 
 
-def is_free(lock: int) -> bool:
+def emptied(folder: Path, but: Collection[str] = ()) -> None:
+    """Remove all but its lock and these names; links go, and what they lead to stays."""
+    for entry in folder.iterdir():
+        if entry.name in (OWNER, *but):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _is_free(lock: int) -> bool:
     """Lock an open file for this process, unless another one has it."""
     try:
         import fcntl
@@ -95,23 +127,19 @@ def _place(path: Path) -> Path:
     return path.with_name(f".{name}{SUFFIX}")
 
 
-def _old(place: Path) -> Path:
-    return place / "old"
-
-
-def _take(place: Path, path: Path) -> int:
-    """The lock of a reservation, from now on of this process."""
+def _take(folder: Path, output: Path, known_by: Collection[str]) -> int:
+    """The lock of a folder, from now on of this process."""
     while True:
-        _make_own(place)
+        _make_own(folder, known_by)
         try:
-            lock = os.open(place / OWNER, os.O_RDWR | os.O_CREAT | NO_LINKS, PRIVATE_FILE)
+            lock = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT | NO_LINKS, PRIVATE_FILE)
         except FileNotFoundError:
             continue  # the last owner has just removed it
-        if not is_free(lock):
-            owner = os.read(lock, 100).decode("ascii", "replace")
+        if not _is_free(lock):
+            owner = os.read(lock, 100).decode("utf-8", "replace")
             os.close(lock)
-            raise UnfitError(f"{owner} is writing {path} too: wait until it ends, or choose another `out`")
-        if _is_at(lock, place / OWNER):
+            raise UnfitError(f"{owner} is writing {output} too: wait until it ends, or write elsewhere")
+        if _is_at(lock, folder / OWNER):
             return lock
         os.close(lock)
 
@@ -124,34 +152,27 @@ def _is_at(lock: int, path: Path) -> bool:
         return False
 
 
-def _make_own(place: Path) -> None:
+def _make_own(folder: Path, known_by: Collection[str]) -> None:
     """A folder of this user alone. One that somebody else has put there is not used."""
-    place.mkdir(PRIVATE_FOLDER, exist_ok=True)
-    found = place.lstat()
+    folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    found = folder.lstat()
     mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    names = os.listdir(place) if mine and stat.S_ISDIR(found.st_mode) else ["?"]
-    if names and OWNER not in names:
-        raise UnfitError(f"{place} is in the way, and not unfit's: remove it, or choose another `out`")
-    place.chmod(PRIVATE_FOLDER)
+    names = os.listdir(folder) if mine and stat.S_ISDIR(found.st_mode) else ["?"]
+    whole = [name for name in names if not name.endswith(PARTIAL)]
+    if whole and not {OWNER, *known_by}.intersection(whole):
+        raise UnfitError(f"{folder} is in the way, and not unfit's: move it away, or write elsewhere")
+    folder.chmod(PRIVATE_FOLDER)
+
+
+def _disown(folder: Path) -> None:
+    with suppress(OSError):  # it may have vanished, or hold what the next owner needs
+        (folder / OWNER).unlink()
+        folder.rmdir()
 
 
 def _clear(place: Path, path: Path) -> None:
     """Remove all but the lock. What was moved aside comes back if nothing has taken its place."""
-    if os.path.lexists(_old(place)) and not os.path.lexists(path):
-        _old(place).rename(path)
-    for entry in place.iterdir():
-        if entry.name == PARTS:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        elif entry.name != OWNER:
-            entry.unlink()
-
-
-def _release(place: Path, path: Path) -> None:
-    with suppress(FileNotFoundError):  # the folder around it may have vanished
-        _clear(place, path)
-        if not (place / PARTS).exists():
-            (place / OWNER).unlink()
-            place.rmdir()
-    _open.pop(place, None)
+    old = place / "old"
+    if os.path.lexists(old) and not os.path.lexists(path):
+        old.rename(path)
+    emptied(place, [PARTS])

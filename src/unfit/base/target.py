@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -15,15 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from unfit.base.contents import Item
-from unfit.base.errors import UnfitError
+from unfit.base.device import device
+from unfit.base.errors import UnfitError, UsageError
 from unfit.base.files import read_as, write_json, write_tensors
 from unfit.base.formats.limits import Weights as Weights
 from unfit.base.formats.tensors import natural
 from unfit.base.nets import MAX_LAYERS, MAX_PARAMETERS, Architecture, build
+from unfit.base.shapes import image_shape, sample_shape, shapes_to_try
 from unfit.base.whole import Rest, Whole
 
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "acc_delta")  # of Adam and its relatives, RMSprop, Adadelta
-MAX_PADDING = 1000  # of a convolution: more pads any picture with more than itself
+MAX_PADDING = 1000  # of a convolution: more pads any image with more than itself
 
 
 class NotPlainError(UnfitError):
@@ -37,6 +39,16 @@ class NotPlainError(UnfitError):
 
 
 @dataclass(frozen=True, eq=False)
+class State:
+    """Another state of the same model: from its file, or another checkpoint of the training."""
+
+    name: str  # where it stands: a key in the file, or a file
+    target: Target
+    is_file: bool = False
+    before: Target | None = None  # of a round of federated learning: the model that the client was sent
+
+
+@dataclass(frozen=True, eq=False)
 class Target:
     """A trained net as published: all of it, or what follows the prefix of a larger model (`whole`).
 
@@ -47,21 +59,24 @@ class Target:
     weights: Weights
     input_range: tuple[float, float] | None = None
     whole: Whole | None = None  # the model around it, where the architecture is not all there is
-    moments: tuple[Tensor, Tensor | None] | None = None  # the optimiser's, of the attacked weight and its bias
+    moments: Weights = field(default_factory=dict)  # the optimiser's running sums of gradients, by parameter
+    fading: tuple[float | None, float | None] = (None, None)  # by which β these fade, and after how many steps
     unread: str | None = None  # what lies beside the weights and may hold samples too, and why it was not read
     contents: tuple[Item, ...] = ()  # all that the file or the live model holds, the weights among it
+    states: tuple[State, ...] = ()  # other states of the same model, in its file or given beside it
+    shape_is_told: bool = False  # by its user or a description; weights alone tell only the number of inputs
 
     def __repr__(self) -> str:
         return f"Target({self.architecture}, sha256 {self.sha256[:12]})"
 
     def net(self) -> nn.Module:
-        """From what enters the attacked part to the outputs."""
+        """From what enters the attacked part to the outputs, on the chosen device; the target's tensors stay."""
         if self.architecture.tail is not None:
-            return Rest(self.split)
+            return Rest(self.split.on(device()))
         with torch.device("meta"):  # no random weights are drawn
             net = build(self.architecture)
         net.load_state_dict({name: value.clone() for name, value in self.weights.items()}, assign=True)
-        return net.eval()
+        return net.to(device()).eval()
 
     @property
     def split(self) -> Whole:
@@ -70,8 +85,29 @@ class Target:
         return self.whole
 
     @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all parameters by name, in the order in which an optimiser is given them."""
+        if self.whole is None:
+            return tensor_shapes(self.architecture)
+        return {name: tuple(value.shape) for name, value in self.whole.module.named_parameters()}
+
+    @property
+    def moment(self) -> tuple[Tensor, Tensor | None] | None:
+        """The optimiser's running sums for the attacked weight and its bias, where the file holds them."""
+        layer = "layer1" if self.whole is None else self.whole.layer
+        weight = self.moments.get(f"{layer}.weight")
+        return None if weight is None else (weight.float(), _as_floats(self.moments.get(f"{layer}.bias")))
+
+    @property
     def is_image(self) -> bool:
         return len(self.architecture.input_shape) == 3
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model, not of its attacked part alone."""
+        if self.whole is None:
+            return self.architecture.num_parameters
+        return sum(value.numel() for value in self.whole.module.parameters())
 
     @property
     def has_prefix(self) -> bool:
@@ -98,6 +134,34 @@ class Target:
     def sample_shape(self) -> tuple[int, ...]:
         return self.whole.input_shape if self.whole is not None else self.architecture.input_shape
 
+    @property
+    def taken_shape(self) -> tuple[int, ...]:
+        """The axes of a sample as the model itself takes it."""
+        return self.sample_shape if self.whole is None else self.whole.axes
+
+    def for_shape(self, said: tuple[int, ...] | None, offered: tuple[int, ...] | None = None) -> Target:
+        """The same for samples of another shape, where it minds the number of values alone.
+
+        Args:
+            said: What the user says of the shape: it must fit.
+            offered: What the data say: it is taken if it fits, and if nothing better tells the shape.
+        """
+        own = self.sample_shape
+        said, offered = (sample_shape(each) if each else each for each in (said, offered))
+        if said is not None and self.whole is not None and math.prod(said) == math.prod(own):
+            said = own  # steps of values, of which a sample here is the vector
+        if self.architecture.conv or self.whole is not None:  # it was run on such samples
+            fitting = [own]
+        else:
+            asked = shapes_to_try(said, None if self.shape_is_told else offered, [own])
+            fitting = [shape for shape in asked if math.prod(shape) == math.prod(own)] or [own]
+        if said is not None and said not in fitting:
+            raise UsageError(f"`input_shape` {said} does not fit the net, which takes {own}")
+        told, architecture = self.shape_is_told or said is not None, self.architecture
+        if fitting[0] != own:
+            architecture = replace(architecture, input_shape=fitting[0])
+        return replace(self, architecture=architecture, shape_is_told=told)
+
     @cached_property
     def sha256(self) -> str:
         """Hash of the weights, independent of the file format; of a larger model, of all its tensors."""
@@ -106,6 +170,10 @@ class Target:
         for name, value in sorted((self.weights | all_of_it).items()):
             digest.update(name.encode() + value.cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+def _as_floats(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.float()
 
 
 Positive = Annotated[int, Field(gt=0, le=MAX_PARAMETERS)]
@@ -143,7 +211,7 @@ def save_weights(weights: Weights, path: Path) -> None:
 
 
 def infer_architecture(found: Weights, path: Path) -> Architecture:
-    """Infer a perceptron's layers from its weight shapes. Inputs that fit a square picture are taken as one."""
+    """Infer a perceptron's layers from its weight shapes. Inputs that fit a square image are taken as one."""
     problems = [
         f"{name} has shape {tuple(value.shape)}" for name, value in found.items() if not _is_dense(name, value)
     ]
@@ -162,7 +230,7 @@ def infer_architecture(found: Weights, path: Path) -> Architecture:
     shapes = [found[f"{name}.weight"].shape for name in order]
     hidden = tuple(int(shape[0]) for shape in shapes[:-1])
     biases = tuple(f"{name}.bias" in found for name in order)
-    return Architecture(picture_shape(int(shapes[0][1])), hidden, int(shapes[-1][0]), biases)
+    return Architecture(image_shape(int(shapes[0][1])), hidden, int(shapes[-1][0]), biases)
 
 
 def fit_weights(found: Weights, architecture: Architecture, path: Path | str) -> Weights:
@@ -173,8 +241,7 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path | str) ->
         raise UnfitError(f"{path}: {num:,} layers in a row; the limit is {MAX_LAYERS}")
     wanted = tensor_shapes(architecture)
     if found.keys() != wanted.keys():
-        places = {name: f"layer{i}" for i, name in enumerate(layer_order(found), 1)}
-        found = {_renamed(key, places): value for key, value in found.items()}
+        found = in_layers(found)
     problems = [f"{name} is missing" for name in wanted.keys() - found.keys()]
     problems += [f"{name} is not part of {architecture}" for name in found.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & found.keys()):
@@ -188,6 +255,12 @@ def fit_weights(found: Weights, architecture: Architecture, path: Path | str) ->
     if problems:
         raise UnfitError(f"{path}: the weights cannot be used: " + "; ".join(sorted(problems)))
     return {name: found[name].to(torch.float32).contiguous() for name in wanted}
+
+
+def in_layers(found: Weights) -> Weights:
+    """The tensors named `layer1.weight`, …, whatever the layers are called, where their order is plain."""
+    places = {name: f"layer{i}" for i, name in enumerate(layer_order(found), 1)}
+    return {_renamed(key, places): value for key, value in found.items()}
 
 
 def _renamed(key: str, places: dict[str, str]) -> str:
@@ -217,15 +290,6 @@ def layer_order(found: Weights) -> list[str]:
         if all(len(s) == 2 for s in shapes) and all(a[0] == b[1] for a, b in pairwise(shapes)):
             return order
     return []
-
-
-def picture_shape(d: int) -> tuple[int, ...]:
-    """d = s² is a grey square, d = 3s² a coloured one (never both). Anything else, or s < 8, is a vector."""
-    for channels in (1, 3):
-        side = math.isqrt(d // channels)
-        if side >= 8 and channels * side * side == d:
-            return (channels, side, side)
-    return (d,)
 
 
 def read_description(path: Path) -> tuple[Architecture, tuple[float, float] | None]:

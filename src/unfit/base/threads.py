@@ -31,6 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _workers: ContextVar[int | None] = ContextVar("workers", default=None)
+_most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 @contextmanager
@@ -38,7 +39,8 @@ def threads(num: int | None = None) -> Iterator[None]:
     """In here every product runs on one thread, and up to `num` workers share what is independent.
 
     Without `num` there are as many as this process may use: the least of its cores, the quota of its cgroup, the
-    threads that PyTorch was told to use, and UNFIT_THREADS. PyTorch and BLAS have their threads back afterwards.
+    threads that PyTorch was told to use, and what `at_most` says, or else UNFIT_THREADS. PyTorch and BLAS have
+    their threads back afterwards.
     """
     if _workers.get() is not None and num is None:
         yield  # an outer call has decided
@@ -52,6 +54,18 @@ def threads(num: int | None = None) -> Iterator[None]:
     finally:
         _workers.reset(token)
         torch.set_num_threads(before)
+
+
+@contextmanager
+def at_most(num: int | None) -> Iterator[None]:
+    """In here no more than `num` workers share the work, whatever UNFIT_THREADS says; None: as that says."""
+    if num is not None and num < 1:
+        raise UsageError(f"`threads` must be at least 1, not {num}")
+    token = _most.set(_most.get() if num is None else num)
+    try:
+        yield
+    finally:
+        _most.reset(token)
 
 
 def usable(told: int) -> int:
@@ -75,6 +89,8 @@ def _quota() -> int | None:
 
 
 def _asked() -> int | None:
+    if (most := _most.get()) is not None:
+        return most
     text = os.environ.get(VARIABLE)
     if not text:
         return None

@@ -7,16 +7,22 @@ does not matter how the model is written.
 from __future__ import annotations
 
 import copy
+import traceback
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from unfit.base.errors import UnfitError
+
 AT_ONCE = 256  # samples in one batch: the maps of a deep body take megabytes each
 HELD = 1e-5  # relative change of the outputs that is rounding
 NUM_PROBES = 16  # random samples that tell whether two prefixes do the same
+NOT_THEIRS = (Path(torch.__file__).parent, Path(__file__).parents[1])  # code that is not the model's own
 AFFINE = 1e-9  # relative difference, in double precision, from values that are scaled and moved one by one
 
 
@@ -26,12 +32,12 @@ class _ReachedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A model, in eval mode, and the name of its attacked layer."""
+    """A model, in eval mode, and the name of its attacked layer; an empty name is the model itself, not split."""
 
     module: nn.Module
     layer: str
     input_shape: tuple[int, ...]  # of one sample
-    is_flat: bool  # whether the model wants samples as vectors
+    axes: tuple[int, ...]  # of one sample as the model wants it: a vector, say, or steps × values
     has_prefix: bool  # whether the layer sees anything but the samples themselves
     feature_shape: tuple[int, ...]  # of what enters the attacked part
     map_shape: tuple[int, ...] | None  # of the maps that it was before it was flattened
@@ -49,6 +55,10 @@ class Whole:
     @cached_property
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
+
+    def on(self, where: torch.device) -> Whole:
+        """The same on this device: a copy, or itself if it is there."""
+        return self if self.device == where else replace(self, module=copy.deepcopy(self.module).to(where))
 
     @cached_property
     def scaling(self) -> tuple[Tensor, Tensor] | None:
@@ -84,7 +94,7 @@ class Whole:
 
     def call(self, x: Tensor) -> Tensor:
         """Samples to outputs (n, k)."""
-        return as_columns(self.module(x.flatten(1) if self.is_flat else x))
+        return as_columns(run_model(self.module, x.reshape(len(x), *self.axes)))
 
     def features(self, x: Tensor) -> Tensor:
         """What enters the attacked part for these samples: (n, *feature shape)."""
@@ -99,14 +109,18 @@ class Whole:
     def finish(self, features: Tensor, sums: Tensor | None = None) -> Tensor:
         """The outputs for these features; for the layer's own `sums` (n, w) instead, if they are given.
 
-        Behind a prefix the model runs on one sample of zeros, whose place these values take in the layer. Without
-        one it runs on the features, which are samples: a connection may lead around the layer.
+        Behind a prefix the model runs on zeros, and these values take their place in the layer: on one sample, or
+        on as many as there are if another part of the model receives them too, which then adds the same to all.
+        Without a prefix it runs on the features, which are samples: a connection may lead around the layer.
         """
-        values = features.flatten(1)
+        if not self.layer:
+            return self.call(features)
+        samples = values = features.flatten(1)
+        if self.has_prefix:
+            samples = features.new_zeros(len(values) if self.has_bypass else 1, *self.input_shape)
         hooks = [self.dense.register_forward_pre_hook(lambda layer, inputs: (values,))]
         if sums is not None:
             hooks.append(self.dense.register_forward_hook(lambda layer, inputs, output: sums))
-        samples = features.new_zeros(1, *self.input_shape) if self.has_prefix else values
         try:
             return self.call(samples.view(len(samples), *self.input_shape))
         finally:
@@ -126,7 +140,7 @@ class Whole:
                 first, second = self.call(x)
         finally:
             hook.remove()
-        return not torch.allclose(first, second, rtol=HELD, atol=HELD * float(first.abs().max()))
+        return not torch.allclose(first, second, rtol=HELD, atol=HELD * float(first.nan_to_num().abs().max()))
 
     def _entering(self, x: Tensor) -> Tensor:
         found: list[Tensor] = []
@@ -154,6 +168,38 @@ class Rest(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.whole.finish(features)
+
+
+def run_model(module: nn.Module, x: Tensor) -> Any:
+    """What the model returns; what its own code raises is told as the model's, with the call that raised it."""
+    try:
+        return module(x)
+    except (_ReachedError, UnfitError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a stranger's code may raise
+        raise ModelError(error, x) from error
+
+
+class ModelError(UnfitError):
+    """The model's own code raised an exception."""
+
+    def __init__(self, error: Exception, x: Tensor) -> None:
+        self.said = " ".join(str(error).split("\n")[:1])
+        shape = "×".join(map(str, x.shape[1:]))
+        super().__init__(
+            f"the model’s own code raised {type(error).__name__}: {self.said} ({_where(error)}), when called with "
+            f"{len(x)} samples of shape {shape}"
+        )
+
+
+def _where(error: Exception) -> str:
+    """The last call that is not PyTorch's or ours, as a reader of the model would look it up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not any(Path(each.filename).is_relative_to(path) for path in NOT_THEIRS)]
+    if not own and not frames:
+        return "in what it returned"
+    frame = own[-1] if own else frames[-1]
+    return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}"
 
 
 def as_columns(phi: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from unfit.auditor.audit import try_attack
 from unfit.auditor.calibration import calibrate
 from unfit.auditor.case import Case
 from unfit.auditor.match import GOOD, match
+from unfit.auditor.policy import Policy
 from unfit.auditor.record import Baseline, Control
-from unfit.auditor.request import AuditRequest, Policy
+from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Samples
 from unfit.base.errors import UnfitError, explained
 from unfit.base.files import read_json
@@ -26,19 +27,19 @@ from unfit.base.nets import initialise
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
 from unfit.lab.fit import fit
-from unfit.lab.training import FitSettings
+from unfit.lab.settings import FitSettings
 
-MOST_EPOCHS = 1_000_000  # as long as the papers train; a stranger's file could ask for any number
+MOST_EPOCHS = 1_000_000  # as long as the papers train; anybody's file could ask for any number
 SETTINGS = TypeAdapter(FitSettings)
-FRESH = 1000  # added to the seed of an untrained net: not the start that the target had
+FRESH = 1000  # added to the seed of an untrained net: not the initial weights that the target had
 
 
 def run_baselines(request: AuditRequest, case: Case, progress: Report = quiet) -> list[Baseline]:
-    """What the papers compare with: the weights as pictures, and model inversion."""
+    """What the papers compare with: the weights as images, and model inversion."""
     attacks: list[Weights | Inversion] = [Weights(seed=request.seed), Inversion(seed=request.seed)]
     reports = split(progress, (1, 9))  # the weights only have to be read
     return [
-        Baseline(method=attack.method, **_counts(attack.run(case.mixtures, report), request.policy, case))
+        Baseline(method=attack.method, **_counts(attack.run(case.layer, report), request.policy, case))
         for attack, report in zip(attacks, reports, strict=True)
     ]
 
@@ -70,7 +71,7 @@ def _nets(request: AuditRequest, case: Case) -> Iterator[tuple[Name, Case]]:
     if settings and others:
         train, test = (samples.centred(others.mean) for samples in (others, case.private))
         result = fit(case.target.architecture, (train.x, train.y), (test.x, test.y), settings)
-        base = _target(result.start, case) if case.base else None
+        base = _target(result.initial, case) if case.base else None
         yield "net trained on other samples", replace(case, target=_target(result.weights, case), base=base)
 
 

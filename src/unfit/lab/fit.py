@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from unfit.base import nets
+from unfit.base.device import device, on_device
 from unfit.base.errors import UsageError
-from unfit.base.nets import Architecture, device, initialise, margin, outputs
+from unfit.base.nets import Architecture, initialise, margin, outputs
 from unfit.base.progress import Report, quiet, reporting
-from unfit.lab.checkpoints import Keeper, State
+from unfit.base.store import Saved
+from unfit.lab.checkpoint import TrainingCheckpoint
 from unfit.lab.diagnostics import decay_residuals, kkt_residuals, layer_norms
+from unfit.lab.settings import FitSettings, Loss
 from unfit.lab.settle import settle, settle_in_turns
 from unfit.lab.trainee import InMaps, InSpan, copy_of, data_loss, move, squares
-from unfit.lab.training import TIME_LIMIT, FitSettings, Loss, Trace
+from unfit.lab.training import TIME_LIMIT, Trace
 
 # The flow
 RELATIVE_STEP = 1.3e-3  # of ‖θ‖, a step of the flow; 26 times finer ends at the same loss, accuracy and spectrum
@@ -36,11 +39,11 @@ CODE = ("fit", "settle", "trainee", "training")  # the modules beside this one t
 
 @dataclass(frozen=True)
 class Fit:
-    """A trained net, the weights it started from, and the record that `fit.json` holds."""
+    """A trained net, its initial weights, and the record that `fit.json` holds."""
 
     architecture: Architecture
     weights: dict[str, Tensor]
-    start: dict[str, Tensor]
+    initial: dict[str, Tensor]
     record: dict[str, Any]
     resumed_at: int = 0  # steps of earlier calls
 
@@ -51,7 +54,8 @@ def fit(
     test: tuple[Tensor, Tensor],
     settings: FitSettings | None = None,
     progress: Report | bool = quiet,
-    keeper: Keeper | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
+    device: str | None = None,
 ) -> Fit:
     """Train a fresh net as the papers do.
 
@@ -63,29 +67,43 @@ def fit(
         test: (x, y), which the net is judged by.
         settings: How to train.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
-        keeper: Lets training be stopped and go on: the weights are the same as if it had not been.
+        checkpoint: Lets training be stopped and go on: the weights are the same as if it had not been.
+        device: Where the net is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
 
     Example:
         >>> net = unfit.parse_architecture("50", (1, 25, 25), num_outputs=1)
         >>> fitted = unfit.fit(net, (x, y), (x_test, y_test), unfit.FitSettings(flow_time=1.0))
         >>> model = unfit.Target(net, fitted.weights)
     """
-    settings, keeper = settings or FitSettings(), keeper or Keeper()
+    with on_device(device):
+        return _fitted(
+            architecture, train, test, settings or FitSettings(), progress, checkpoint or TrainingCheckpoint()
+        )
+
+
+def _fitted(
+    architecture: Architecture,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    settings: FitSettings,
+    progress: Report | bool,
+    checkpoint: TrainingCheckpoint,
+) -> Fit:
     _check_outputs(architecture, settings.loss)
     where = device()
     x, y = (t.to(where) for t in train)
     net = initialise(architecture, settings.init, settings.seed).to(where)
-    start = copy_of(net.state_dict())
-    with keeper.training(_about(architecture, train, settings) if keeper.folder else {}):
+    initial = copy_of(net.state_dict())
+    with checkpoint.training(_about(architecture, train, settings) if checkpoint.folder else {}):
         if _is_finite(net, (x, y), settings):
             with reporting(progress, "training") as report:
-                weights, trace = _trained(net, (x, y), settings, keeper, report)
+                weights, trace = _trained(net, (x, y), settings, checkpoint, report)
             net.load_state_dict(weights)
         else:
-            trace = Trace().end("diverged")  # before it began: inputs or start are too large
+            trace = Trace().end("diverged")  # before it began: inputs or initial weights are too large
     record = _record(net, (x, y), (test[0].to(where), test[1].to(where)), trace, settings)
-    record["seconds"] = round(keeper.seconds, 3)
-    return Fit(architecture, copy_of(net.state_dict()), start, record, keeper.kept.steps if keeper.kept else 0)
+    record["seconds"] = round(checkpoint.seconds, 3)
+    return Fit(architecture, copy_of(net.state_dict()), initial, record, checkpoint.num_steps)
 
 
 def _about(architecture: Architecture, train: tuple[Tensor, Tensor], settings: FitSettings) -> dict[str, Any]:
@@ -106,21 +124,27 @@ def _is_finite(net: nn.Sequential, train: tuple[Tensor, Tensor], settings: FitSe
 
 
 def _trained(
-    net: nn.Sequential, train: tuple[Tensor, Tensor], settings: FitSettings, keeper: Keeper, report: Report
+    net: nn.Sequential,
+    train: tuple[Tensor, Tensor],
+    settings: FitSettings,
+    checkpoint: TrainingCheckpoint,
+    report: Report,
 ) -> tuple[dict[str, Tensor], Trace]:
     x, y = train
     decays = settings.method == "flow" and settings.weight_decay > 0
     if decays and InMaps.fits(net):
         behind = InMaps(net, x)
-        trace = settle_in_turns(behind, y, settings, keeper, report)
+        trace = settle_in_turns(behind, y, settings, checkpoint, report)
         return behind.whole(), trace
     trainee = InSpan(net, x)
     steps = settle if decays else _flow if settings.method == "flow" else _descend
-    trace = steps(trainee, y, settings, keeper, report)
+    trace = steps(trainee, y, settings, checkpoint, report)
     return trainee.whole(), trace
 
 
-def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
+def _flow(
+    trainee: InSpan, y: Tensor, settings: FitSettings, checkpoint: TrainingCheckpoint, progress: Report
+) -> Trace:
     """Gradient flow in log-loss time: the path of tiny-step GD, because ∇ log L points as ∇L does.
 
     A step η on log L is η / L of flow time, which for GD is lr × epochs. Its length is bounded relative to
@@ -128,13 +152,13 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, pro
     """
     parameters = list(trainee.parameters())
     trace, relative, first = Trace(), RELATIVE_STEP, trainee.objective(y, settings).item()
-    if kept := keeper.kept:
+    if kept := checkpoint.kept:
         trace.go_on(kept)
         trainee.load_state_dict(kept.part("net"))
-        relative = kept.numbers["relative"]
+        relative = kept.facts["relative"]
     loss = trainee.objective(y, settings)
 
-    def state() -> State:
+    def state() -> Saved:
         return trace.state({"relative": relative}, net=trainee.state_dict())
 
     while trace.steps < settings.max_steps:
@@ -155,7 +179,7 @@ def _flow(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, pro
         relative = min(STEP_GROWTH * relative, RELATIVE_STEP)
         trace.add(loss.item(), step / value)
         progress(_flow_fraction(trace, first, settings), f"loss {loss.item():.1e}")
-        if keeper.over(state):
+        if checkpoint.over(state):
             return trace.end(TIME_LIMIT)
     return trace
 
@@ -174,23 +198,25 @@ def _flow_fraction(trace: Trace, first: float, settings: FitSettings) -> float:
     return min(max(done, 0.0), 1.0)
 
 
-def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
+def _descend(
+    trainee: InSpan, y: Tensor, settings: FitSettings, checkpoint: TrainingCheckpoint, progress: Report
+) -> Trace:
     """Plain gradient descent (`gd`), or mini-batches with momentum (`sgd`)."""
     stochastic = settings.method == "sgd"
     momentum = settings.momentum if stochastic else 0.0
     optimiser = torch.optim.SGD(trainee.parameters(), lr=settings.lr, momentum=momentum)
     order = torch.Generator().manual_seed(settings.seed)
     trace, good, done = Trace(), copy_of(trainee.state_dict()), 0
-    if kept := keeper.kept:
+    if kept := checkpoint.kept:
         trace.go_on(kept)
         trainee.load_state_dict(kept.part("net"))
-        good, done = kept.part("good"), kept.numbers["epochs"]
+        good, done = kept.part("good"), kept.facts["epochs"]
         order.set_state(kept.part("order")["state"])
         for name, parameter in trainee.named_parameters():
             if (buffer := kept.part("momentum").get(name)) is not None:
                 optimiser.state[parameter]["momentum_buffer"] = buffer.to(parameter.device)
 
-    def state() -> State:
+    def state() -> Saved:
         buffers = {name: optimiser.state[p].get("momentum_buffer") for name, p in trainee.named_parameters()}
         momenta = {name: buffer for name, buffer in buffers.items() if buffer is not None}
         random = {"state": order.get_state()}
@@ -216,7 +242,7 @@ def _descend(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, 
             return trace.end("target loss")
         done = epoch + 1
         progress(done / settings.epochs, f"loss {trace.loss:.1e}")
-        if keeper.over(state):
+        if checkpoint.over(state):
             return trace.end(TIME_LIMIT)
     if not math.isfinite(trainee.objective(y, settings).item()):
         trainee.load_state_dict(good)

@@ -1,7 +1,7 @@
 """A run folder, which `fit` writes, and its audits.
 
 target.safetensors, target.json  what would be published
-start.safetensors                the weights training started from (`base` takes it)
+initial.safetensors                the weights training started from (`base` takes it)
 members.json                     which samples of which source were trained on
 fit.json                         how training went
 
@@ -16,28 +16,28 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from unfit.attacker.shelf import NOWHERE, open_shelf
-from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, attack_all, refuse_short
+from unfit.attacker.stage_cache import NOWHERE, open_stage_cache
+from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, run_audit
 from unfit.auditor.case import Case, Members, read_case
-from unfit.auditor.conclude import Evidence, concluded
-from unfit.auditor.evidence import evidence, examine, refuse_misfit
-from unfit.auditor.pool import Pool
+from unfit.auditor.conclude import Comparisons
 from unfit.auditor.record import Record
 from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Source, draw, draw_test
 from unfit.base.budget import limited
+from unfit.base.device import on_device
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
 from unfit.base.progress import Report, quiet, reporting, split
 from unfit.base.target import Target, save_target, save_weights
 from unfit.base.threads import threads
-from unfit.lab.checkpoints import Keeper, checkpoint_folder
+from unfit.lab.checkpoint import TrainingCheckpoint, checkpoint_folder
 from unfit.lab.controls import run_baselines, run_controls
 from unfit.lab.fit import Fit, fit
-from unfit.lab.training import TIME_LIMIT, FitSettings
+from unfit.lab.settings import FitSettings
+from unfit.lab.training import TIME_LIMIT
 
-RUN_FILES = ("target.safetensors", "target.json", "start.safetensors", "members.json", "fit.json")
+RUN_FILES = ("target.safetensors", "target.json", "initial.safetensors", "members.json", "fit.json")
 
 
 @threads()
@@ -49,19 +49,21 @@ def fit_run(
     arch: str = "1000-1000",
     biases: str = "first",
     progress: Report | bool = quiet,
-    keeper: Keeper | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
+    device: str | None = None,
 ) -> Fit:
     """Draw samples, subtract their mean, train on them, and write a run folder.
 
     Args:
         source: What `read_source` gives.
         n: How many samples to train on, equally many of each class.
-        folder: It must exist; it gets the target, its start, and what it was trained on.
+        folder: It must exist; it gets the target, its initial weights, and what it was trained on.
         settings: How to train.
         arch: Hidden layers, such as "1000-1000" or "conv(3,32)-1000".
         biases: "first" layer or all "hidden" layers.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
-        keeper: Lets training be stopped and go on.
+        checkpoint: Lets training be stopped and go on.
+        device: Where the net is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
 
     Example:
         >>> Path("run").mkdir()
@@ -73,11 +75,11 @@ def fit_run(
     num_outputs = 1 if members.num_classes == 2 and settings.loss != "ce" else members.num_classes
     architecture = parse_architecture(arch, members.shape, num_outputs, biases)
     train, judge = members.centred(members.mean), test.centred(members.mean)
-    result = fit(architecture, (train.x, train.y), (judge.x, judge.y), settings, progress, keeper)
+    result = fit(architecture, (train.x, train.y), (judge.x, judge.y), settings, progress, checkpoint, device)
     # centred images lie in [-1, 1]; nothing is known about vectors
     target = Target(architecture, result.weights, (-1.0, 1.0) if members.is_image else None)
     save_target(target, folder)
-    save_weights(result.start, folder / "start.safetensors")
+    save_weights(result.initial, folder / "initial.safetensors")
     about = Members(
         data=source.name, classes=source.classes, indices=members.indices.tolist(), sha256=members.sha256
     )
@@ -101,11 +103,11 @@ def fit_folder(
 
     `force` replaces a folder that is there, and drops the checkpoint of a training that differs.
     """
-    keeper = Keeper(checkpoint_folder(folder), max_seconds, force)
+    checkpoint = TrainingCheckpoint(checkpoint_folder(folder), max_seconds, force)
     with new_folder(folder, force or unfinished(folder), RUN_FILES) as partial:
-        result = fit_run(source, n, partial, settings, arch, biases, progress, keeper)
+        result = fit_run(source, n, partial, settings, arch, biases, progress, checkpoint)
     if result.record["status"] != TIME_LIMIT:
-        keeper.remove()
+        checkpoint.remove()
     return result
 
 
@@ -117,30 +119,40 @@ def unfinished(folder: Path) -> bool:
 
 
 def source_of(run: Path) -> str:
-    """What a run folder says it was trained on: for runs of one's own, since a stranger's may name any file."""
+    """What a run folder says it was trained on: for runs of one's own, since anybody else's may name any file."""
     return str(read_json(run / "members.json")["data"])
 
 
 @threads()
-def audit_run(request: AuditRequest, progress: Report | bool = quiet, parts: Path | None = None) -> Audit:
+def audit_run(
+    request: AuditRequest,
+    progress: Report | bool = quiet,
+    parts: Path | None = None,
+    device: str | None = None,
+) -> Audit:
     """Audit a run folder, or a bare checkpoint whose data are named: what `unfit audit` does.
 
     Args:
         request: What is audited, against what, by which attack, under which policy.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
         parts: A folder that keeps what the attack has finished. After a kill the same request takes it from there.
+        device: Where it is computed: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
 
     Example:
         >>> audit = unfit.audit_run(unfit.AuditRequest(target="run", attack=unfit.Weights()))
     """
     began = time.perf_counter()
-    with reporting(progress, "auditing") as report:
-        return _audit(request, read_case(request), report, began, parts)
+    with on_device(device), reporting(progress, "auditing") as report:
+        with limited(request.attack.limit, began):
+            case = read_case(request)
+        return _audit(request, case, report, began, parts)
 
 
 @threads()
-def repeat_audit(record: Record, progress: Report = quiet, parts: Path | None = None) -> Audit:
-    """Repeat an audit on the same weights and the same data; only the times differ."""
+def repeat_audit(
+    record: Record, progress: Report = quiet, parts: Path | None = None, author: str | None = None
+) -> Audit:
+    """Repeat an audit on the same weights and the same data; only times, date and author differ."""
     if record.repeat is None:
         raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
     if record.redacted:
@@ -156,37 +168,38 @@ def repeat_audit(record: Record, progress: Report = quiet, parts: Path | None = 
     ]
     if changed:
         raise UnfitError(f"this is not what was audited: {' and '.join(changed)} differ (by sha256)")
-    again = _audit(record.repeat, case, progress, began, parts)
+    again = _audit(record.repeat.model_copy(update={"author": author}), case, progress, began, parts)
     if again.record.hashes.candidates != record.hashes.candidates:
         raise UnfitError("this is not what was audited: the candidates differ (by sha256)")
     return again
 
 
 def _audit(request: AuditRequest, case: Case, progress: Report, began: float, parts: Path | None) -> Audit:
-    """The budget is that of the attack and all it takes to judge it; controls and baselines come on top."""
-    if request.candidates is None:
-        refuse_short(request.attack, case, began)
-    examined = examine(case, request.policy)
-    refuse_misfit(examined, request.policy)
-    shares = (ATTACK_SHARE * request.baselines, 2 * ATTACK_SHARE * request.controls, ATTACK_SHARE + MATCH_SHARE)
-    comparing, controlling, attacking = split(progress, shares)
-    before = time.perf_counter()
-    baselines = run_baselines(request, case, comparing) if request.baselines else ()
-    controls = run_controls(request, case, controlling) if request.controls else ()
-    began += time.perf_counter() - before
+    """With the controls and baselines that the request asks for: each takes as long as an attack."""
 
-    def measure(form: Case, pool: Pool, num: int, report: Report) -> Evidence:
-        return evidence(form, pool, request.policy, examined, request, controls, baselines, report, num)
+    def compare(report: Report) -> Comparisons:
+        comparing, controlling = split(report, (request.baselines, 2 * request.controls))
+        baselines = run_baselines(request, case, comparing) if request.baselines else ()
+        return Comparisons(run_controls(request, case, controlling) if request.controls else (), baselines)
 
-    shelf = NOWHERE if parts is None else open_shelf(parts, _key(request, case))
-    with limited(request.attack.limit, began):
-        found = attack_all(case, request.attack, request.candidates, measure, examined.seconds, attacking, shelf)
-        return Audit(*concluded(found, request.policy, examined.published))
+    return run_audit(
+        case,
+        request.attack,
+        request.policy,
+        request.candidates,
+        first=request.first,
+        request=request,
+        compare=compare,
+        compare_share=ATTACK_SHARE * (request.baselines + 2 * request.controls) / (ATTACK_SHARE + MATCH_SHARE),
+        progress=progress,
+        began=began,
+        cache=NOWHERE if parts is None else open_stage_cache(parts, _key(request, case)),
+    )
 
 
 def _key(request: AuditRequest, case: Case) -> str:
     """Equal for equal weights, samples, requests and versions alone."""
     hashes = [each.sha256 for each in (case.target, case.base, case.private, case.unseen) if each is not None]
     versions = [version(name) for name in ("unfit", "torch", "numpy", "scipy")]
-    told = [request.model_dump_json(), str(case.target.architecture), *hashes, *versions]
+    told = [request.model_dump_json(exclude={"author"}), str(case.target.architecture), *hashes, *versions]
     return hashlib.sha256("\n".join(told).encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,7 +1,7 @@
 """Training with weight decay until nothing moves any more.
 
 The end is a stationary point, however it is reached. Gradient descent would need 1 / (lr · weight_decay) steps,
-many thousands, to forget its start; Nesterov's momentum needs their square root.
+many thousands, to forget its initial weights; Nesterov's momentum needs their square root.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from unfit.base.progress import Report
-from unfit.lab.checkpoints import Keeper, State
+from unfit.base.store import Saved
+from unfit.lab.checkpoint import TrainingCheckpoint
+from unfit.lab.settings import FitSettings
 from unfit.lab.trainee import InMaps, InSpan, copy_of, move, squares
-from unfit.lab.training import TIME_LIMIT, FitSettings, Trace
+from unfit.lab.training import TIME_LIMIT, Trace
 
 FIRST_LR = 0.1  # where the search for a good one begins
 LR_GROWTH, LR_AFTER_RISE, LR_AFTER_OVERFLOW = 1.01, 0.9, 0.5  # times the learning rate after each step
@@ -77,18 +79,20 @@ class Accelerated:
         torch._foreach_copy_(self.old, [tensors[str(i)] for i in range(len(self.old))])
 
 
-def settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
+def settle(
+    trainee: InSpan, y: Tensor, settings: FitSettings, checkpoint: TrainingCheckpoint, progress: Report
+) -> Trace:
     """All weights together. What lies outside the span has a known end: e^(−weight_decay · flow_time)."""
     trainee.rest.data *= math.exp(-settings.weight_decay * settings.flow_time)
     trainee.rest.requires_grad_(False)
     trace, descent = Trace(), Accelerated(trainee.parameters(), settings.weight_decay)
-    if kept := keeper.kept:
+    if kept := checkpoint.kept:
         trace.go_on(kept)
         trainee.load_state_dict(kept.part("net"))
-        descent.go_on(kept.numbers, kept.part("old"))
+        descent.go_on(kept.facts, kept.part("old"))
     outside = settings.weight_decay / 2 * trainee.rest.item() ** 2
 
-    def state() -> State:
+    def state() -> Saved:
         return trace.state(descent.numbers, net=trainee.state_dict(), old=descent.tensors)
 
     while trace.steps < settings.max_steps:
@@ -97,12 +101,14 @@ def settle(trainee: InSpan, y: Tensor, settings: FitSettings, keeper: Keeper, pr
             trace.steps += 1
             continue
         trace.add(descent.last, lr)
-        if _ends(trace, _gain(trace, SETTLED_STEPS) < SETTLED_GAIN, state, settings, keeper, progress):
+        if _ends(trace, _gain(trace, SETTLED_STEPS) < SETTLED_GAIN, state, settings, checkpoint, progress):
             break
     return trace
 
 
-def settle_in_turns(trainee: InMaps, y: Tensor, settings: FitSettings, keeper: Keeper, progress: Report) -> Trace:
+def settle_in_turns(
+    trainee: InMaps, y: Tensor, settings: FitSettings, checkpoint: TrainingCheckpoint, progress: Report
+) -> Trace:
     """The dense layers behind a convolution, then its kernels, then the dense layers again, each by L-BFGS.
 
     While the kernels rest, the dense layers are trained in the span of the maps, where a step takes a twentieth of
@@ -110,15 +116,15 @@ def settle_in_turns(trainee: InMaps, y: Tensor, settings: FitSettings, keeper: K
     on the weights alone, so they are all that is kept. There is no flow time, since no path is followed.
     """
     trace = Trace()
-    if kept := keeper.kept:
+    if kept := checkpoint.kept:
         trace.go_on(kept)
         trainee.back_to(kept.part("net"))
 
-    def state() -> State:
+    def state() -> Saved:
         return trace.state({}, net=copy_of(trainee.state_dict()))
 
     def objective(loss: Callable[[Tensor, FitSettings], Tensor]) -> Tensor:
-        if keeper.over(lambda: before):  # within a turn too: it may take ten seconds
+        if checkpoint.over(lambda: before):  # within a turn too: it may take ten seconds
             raise LateError
         return loss(y, settings) + settings.weight_decay / 2 * squares(trainee.parameters())
 
@@ -137,7 +143,9 @@ def settle_in_turns(trainee: InMaps, y: Tensor, settings: FitSettings, keeper: K
         trainee.balance()
         trainee.follow()
         trace.add(value, 0.0, DENSE_STEPS + KERNEL_STEPS)  # before both, which can only lower it
-        if _ends(trace, _gain(trace, SETTLED_TURNS) < SETTLED_GAIN_OF_TURNS, state, settings, keeper, progress):
+        if _ends(
+            trace, _gain(trace, SETTLED_TURNS) < SETTLED_GAIN_OF_TURNS, state, settings, checkpoint, progress
+        ):
             break
     return trace
 
@@ -164,9 +172,9 @@ def _descend(parameters: list[nn.Parameter], objective: Callable[[], Tensor], st
 def _ends(
     trace: Trace,
     settled: bool,
-    state: Callable[[], State],
+    state: Callable[[], Saved],
     settings: FitSettings,
-    keeper: Keeper,
+    checkpoint: TrainingCheckpoint,
     progress: Report,
 ) -> bool:
     """Whether training ends here, because it has settled or its time is over."""
@@ -174,7 +182,7 @@ def _ends(
         trace.end("converged")
         return True
     progress(trace.steps / settings.max_steps, f"loss {trace.loss:.4f}")
-    if keeper.over(state):
+    if checkpoint.over(state):
         trace.end(TIME_LIMIT)
         return True
     return False

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from unfit.base.nets import margin
-from unfit.lab.training import FitSettings, Loss
+from unfit.lab.settings import FitSettings, Loss
 
 LEAST_VARIANCE = 1e-7  # of the largest: below it a direction of the maps is rounding
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, cast, get_args
 
 from pydantic import Field, ValidationError
@@ -9,24 +10,28 @@ from torch import nn
 
 from unfit.attacker.attacks.auto import Auto
 from unfit.attacker.attacks.cone import Cone
+from unfit.attacker.attacks.diary import Diary, attack_tables, pairs_of
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.inversion import Inversion
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.attacks.weights import Weights
+from unfit.attacker.bags import attack_bag
 from unfit.attacker.candidates import Candidates
 from unfit.attacker.method import Method
-from unfit.attacker.mixtures import check_base, read_mixtures
+from unfit.attacker.names import METHODS
+from unfit.attacker.run import run_attack
+from unfit.base.device import on_device
 from unfit.base.errors import UsageError, explained, unknown
+from unfit.base.load import Checkpoint, with_checkpoints
 from unfit.base.modules import Estimator, as_base, as_target
-from unfit.base.progress import Report, quiet, reporting
+from unfit.base.progress import Report, reporting
 from unfit.base.target import Target
-from unfit.base.threads import threads
 
 Kkt = Annotated[FastKKT | PaperKKT, Field(discriminator="solver")]
-# A new attack is a file beside this one, and its name here.
-Attack = Annotated[Auto | Peel | Cone | Unmix | Kkt | Inversion | Weights, Field(discriminator="method")]
+# A new attack is a file beside this one, its class here, and its name in `unfit.attacker.names`.
+Attack = Annotated[Auto | Peel | Cone | Unmix | Kkt | Inversion | Weights | Diary, Field(discriminator="method")]
 
 
 def _kinds(union: Any) -> tuple[type[Method], ...]:
@@ -34,15 +39,16 @@ def _kinds(union: Any) -> tuple[type[Method], ...]:
 
 
 ATTACKS = _kinds(Attack)
-METHODS = tuple(dict.fromkeys(kind.model_fields["method"].default for kind in ATTACKS))
 
 
 def attack(
     model: Target | nn.Module | Estimator,
     attack: Method | str = "auto",
     base: Target | nn.Module | Estimator | None = None,
-    progress: Report | bool = quiet,
+    progress: Report | bool | None = None,
     layer: str | None = None,
+    device: str | None = None,
+    checkpoints: Sequence[Checkpoint] = (),
 ) -> Candidates:
     """Reconstruct training samples from weights alone.
 
@@ -52,8 +58,12 @@ def attack(
             does all that applies and puts what it is most confident of first.
         base: The weights that training started from, if they are known: the public model that this one was
             fine-tuned from, say. Then the change is attacked, which gives away far more.
-        progress: True shows a bar; a function is called with the fraction done and what is being done.
-        layer: The name of the dense layer to attack, if not the first that sees each sample once.
+        progress: True shows a bar, False nothing; a function is called with the fraction done and what is being
+            done. By default a bar on a terminal, and lines in a notebook.
+        layer: The name of the dense layer to attack, if not the first that sees each sample once; of `diary`, of
+            the table.
+        device: Where it is computed: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
+        checkpoints: Other checkpoints of the same training, in any order: files, folders of them, or models.
 
     Returns:
         Guesses at inputs, as the model sees them. Most of them are wrong; an audit says which are not.
@@ -62,25 +72,12 @@ def attack(
         >>> candidates = unfit.attack(model)
         >>> candidates.save("found.safetensors")
     """
-    target = as_target(model, layer=layer)
-    value, start = as_attack(attack), as_base(base, target)
-    with reporting(progress, "attacking") as report:
-        return run_attack(value, target, start, report)
-
-
-@threads()
-def run_attack(attack: Method, target: Target, base: Target | None, progress: Report = quiet) -> Candidates:
-    check_attack(attack, target, base)
-    mixtures = read_mixtures(target, base)
-    check_base(mixtures)
-    return attack.run(mixtures, progress)
-
-
-def check_attack(attack: Method, target: Target, base: Target | None) -> None:
-    """Refuse what this attack would not read, and settings that do not fit the net."""
-    if base is not None and not attack.takes_base:
-        raise UsageError(f"{attack.title} does not use `base`")
-    attack.check(target.architecture)
+    value = as_attack(attack)
+    if isinstance(value, Diary | Cone) and (pairs := pairs_of(model, base, layer)):
+        return attack_tables(value, pairs) if isinstance(value, Diary) else attack_bag(value, pairs)
+    with on_device(device), reporting(progress, "attacking") as report:
+        target = with_checkpoints(as_target(model, layer=layer), checkpoints)
+        return run_attack(value, target, as_base(base, target), report)
 
 
 def as_attack(given: Method | str) -> Method:

@@ -12,16 +12,16 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from unfit.attacker.attacks.unmix import Unmix, can_unmix
+from unfit.attacker.attacked_layer import TYPICAL_STD, AttackedLayer
+from unfit.attacker.attacks.unmix import JOINED, Unmix, can_unmix
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.consensus import not_too_smooth
-from unfit.attacker.costs import OVERHEAD, operations_per_second
+from unfit.attacker.costs import seconds_of
 from unfit.attacker.kinks import MAX_INPUTS, exact_multipliers, large, meeting_points
-from unfit.attacker.method import Method, Outlook, Parameter, Parameters, gather
-from unfit.attacker.mixtures import TYPICAL_STD, Mixtures
+from unfit.attacker.method import Applicability, Method, Parameter, Parameters, gather
+from unfit.attacker.names import Score
 from unfit.attacker.stationarity import (
     Layers,
-    Score,
     candidate_signals,
     check_layers,
     choose_score,
@@ -32,9 +32,10 @@ from unfit.attacker.stationarity import (
     uncovered,
 )
 from unfit.base.budget import is_over
+from unfit.base.memory import FLOAT
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet, split
-from unfit.base.threads import spread
+from unfit.base.threads import num_workers, spread
 
 MULTIPLIER_RIDGE = 0.03  # of the multipliers' least squares, times its mean diagonal: it keeps near-copies apart
 LEAST_MULTIPLIER = 0.1  # of the mean: a candidate at 0 would have no signal and never move again
@@ -42,10 +43,12 @@ ACTIVE_SET_PASSES = 6  # of non-negative least squares; later passes drop hardly
 SETTLING = 20  # iterations before a run's first snapshot …
 BETWEEN = 10  # … and from one to the next
 BOX_EVERY = 5  # iterations: the box is held by going through the inputs and back, which costs as much as a step
-SEEDS_OF_A_RUN = 1000  # run r of seed s starts from seed 1000 s + r, so no two runs share their start
+SEEDS_OF_A_RUN = 1000  # run r of seed s starts from seed 1000 s + r, so no two runs begin alike
 NUM_KINKS = 100  # meeting points, unless a number is asked for: H22's number of candidates on the circle
 KINK_SLOPE = 2  # times `alpha`: at a kink the gates decide, so they are taken sharper
 NO_SIGNAL = 1e-20  # added to a diagonal: candidates without any signal must not make it singular
+SIGNAL_COPIES = 6  # of what a candidate makes of each neuron: sums, gates, signals, and products with them
+GRAM_COPIES = 5  # of the matrix of all candidates with each other: a few products, and those that are solved for
 KINK_SECONDS = 5.0  # measured on the circle (docs/results.md)
 
 
@@ -81,85 +84,92 @@ class FastKKT(Method):
 
     title = "kkt"
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         """Its loss is the share of the first layer that it cannot explain."""
         began = time.perf_counter()
-        check_layers(mixtures.target)
-        parts = list(self.parts(mixtures, progress))
+        check_layers(layer.target)
+        parts = list(self.parts(layer, progress))
         losses = [part.loss for part in parts if part.loss is not None and part.name.startswith("kkt")]
         progress(1.0, "pooled")
-        pooled = not_too_smooth(parts, mixtures)
-        return gather(self, mixtures, pooled, began, loss=min(losses, default=1.0))
+        pooled = not_too_smooth(parts, layer)
+        return gather(self, layer, pooled, began, loss=min(losses, default=1.0))
 
-    def parts(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+    def parts(self, layer: AttackedLayer, progress: Report = quiet) -> Iterator[Part]:
         """The candidates of each snapshot as it is taken, and after the first run the components of unmixing."""
         unmix = Unmix(seed=self.seed)
         first, second, third = split(progress, (1, 1, self.runs - 1))
-        yield from self.snapshots(mixtures, range(1), first)
-        if can_unmix(mixtures):
-            yield from unmix.components(mixtures, second)
-        yield from self.snapshots(mixtures, range(1, self.runs), third)
+        yield from self.snapshots(layer, range(1), first)
+        if can_unmix(layer):
+            yield from unmix.components(layer, second)
+        yield from self.snapshots(layer, range(1, self.runs), third)
 
-    def snapshots(self, mixtures: Mixtures, runs: range, progress: Report = quiet) -> Iterator[Part]:
+    def snapshots(self, layer: AttackedLayer, runs: range, progress: Report = quiet) -> Iterator[Part]:
         """The candidates of each snapshot of these runs; with few inputs, the points where kinks meet instead."""
-        architecture = mixtures.target.architecture
+        architecture = layer.target.architecture
         score = choose_score(self.score, architecture.num_outputs)
-        if has_kinks(mixtures, score):
+        if has_kinks(layer, score):
             if 0 in runs:
-                yield self._from_kinks(mixtures)
+                yield self._from_kinks(layer)
             return
-        m = num_candidates(self.num_candidates, mixtures.span.rank, score, architecture.num_outputs)
-        if mixtures.span.rank < 2:
+        m = num_candidates(self.num_candidates, layer.span.rank, score, architecture.num_outputs)
+        if layer.span.rank < 2 or layer.is_stacked:
             return
 
         def snapshots(run: int) -> list[Part]:
-            return [] if is_over() else list(self._of_run(mixtures, score, m, run))
+            return [] if is_over() else list(self._of_run(layer, score, m, run))
 
         progress(0, f"{len(runs)} runs, {m} candidates each")
         for i, parts in enumerate(spread(snapshots, runs), 1):
             progress(i / len(runs), f"run {i} of {len(runs)}, {m} candidates")
             yield from parts
 
-    def _of_run(self, mixtures: Mixtures, score: Score, m: int, run: int) -> Iterator[Part]:
-        for iteration, loss, maps, label, multiplier in alternate(mixtures, score, m, self, run):
+    def _of_run(self, layer: AttackedLayer, score: Score, m: int, run: int) -> Iterator[Part]:
+        for iteration, loss, maps, label, multiplier in alternate(layer, score, m, self, run):
             name = f"kkt: run {run + 1}, iteration {iteration}"
-            known = None if score == "any" else label.cpu()
-            yield Part(name, mixtures.inputs(maps).cpu(), known, multiplier.cpu(), loss=loss)
+            known = None if score == "any" else label
+            yield Part(name, layer.inputs(maps), known, multiplier, loss=loss)
 
-    def _from_kinks(self, mixtures: Mixtures) -> Part:
-        weight, bias = mixtures.gates
-        assert mixtures.bias is not None
+    def _from_kinks(self, layer: AttackedLayer) -> Part:
+        weight, bias = layer.gates
+        assert layer.bias is not None
         assert bias is not None
         x = meeting_points(weight, bias, self.num_candidates or NUM_KINKS, self.seed)
-        layers: Layers = [mixtures.gates, *mixtures.later]
+        layers: Layers = [layer.gates, *layer.later]
         label = predicted(forward(layers, x, self.alpha)[2])
         signals = candidate_signals(layers, x, label, "binary", KINK_SLOPE * self.alpha)[:, 0]
-        multiplier = exact_multipliers(signals, x, mixtures.weight, mixtures.bias)
+        multiplier = exact_multipliers(signals, x, layer.weight, layer.bias)
         kept = large(multiplier)
-        rest = mixtures.weight - (multiplier[:, None] * signals)[kept].T @ x[kept]
-        loss = _share(rest, mixtures.weight)
-        x = mixtures.inputs(x[kept])
-        return Part("kkt: kinks", x.cpu(), label[kept].cpu(), multiplier[kept].cpu(), loss=loss)
+        rest = layer.weight - (multiplier[:, None] * signals)[kept].T @ x[kept]
+        loss = _share(rest, layer.weight)
+        x = layer.inputs(x[kept])
+        return Part("kkt: kinks", x, label[kept], multiplier[kept], loss=loss)
 
     def check(self, architecture: Architecture) -> None:
         num_candidates(self.num_candidates, 1, self.score, architecture.num_outputs)
 
-    def outlook(self, mixtures: Mixtures) -> Outlook:
-        runs, unmix = self.runs_outlook(mixtures), Unmix(seed=self.seed).outlook(mixtures)
+    def applicability(self, layer: AttackedLayer) -> Applicability:
+        runs, unmix = self.applicability_of_runs(layer), Unmix(seed=self.seed).applicability(layer)
         if runs.applies and unmix.applies:
-            return replace(runs, seconds=(runs.seconds or 0.0) + (unmix.seconds or 0.0))
+            return replace(
+                runs,
+                seconds=(runs.seconds or 0.0) + (unmix.seconds or 0.0),
+                bytes=(runs.bytes or 0.0) + (unmix.bytes or 0.0),
+            )
         return runs
 
-    def runs_outlook(self, mixtures: Mixtures) -> Outlook:
+    def applicability_of_runs(self, layer: AttackedLayer) -> Applicability:
         """Without the components of unmixing."""
-        architecture, rank = mixtures.target.architecture, mixtures.span.rank
+        architecture, rank = layer.target.architecture, layer.span.rank
         if architecture.tail is not None:
-            return Outlook(self.title, False, uncovered(mixtures.target))
-        if has_kinks(mixtures, choose_score(self.score, architecture.num_outputs)):
-            return Outlook(self.title, True, "few inputs: where the neurons' kinks meet", KINK_SECONDS)
+            return Applicability(self.title, False, uncovered(layer.target))
+        if has_kinks(layer, choose_score(self.score, architecture.num_outputs)):
+            return Applicability(self.title, True, "few inputs: where the neurons' kinks meet", KINK_SECONDS)
+        if layer.is_stacked:
+            return Applicability(self.title, False, "it explains one change, and these are several")
         if rank < 2:
-            return Outlook(self.title, False, "nothing stands above the noise of the start")
-        return Outlook(self.title, True, f"random starts in {rank} directions", self.seconds(rank, architecture))
+            return Applicability(self.title, False, "nothing stands above the noise of the initial weights")
+        seconds, held = self.seconds(rank, architecture), self.bytes(rank, architecture)
+        return Applicability(self.title, True, f"random candidates in {rank} directions", seconds, held)
 
     def seconds(self, rank: int, architecture: Architecture) -> float:
         """Each iteration takes signals of the candidates through all layers, and their multipliers.
@@ -170,7 +180,18 @@ class FastKKT(Method):
         (w, _), *others = (shape for shape in architecture.layer_shapes if len(shape) == 2)
         later = sum(map(math.prod, others))
         ops = 6 * m * (rank * w + later) + 4 * m**2 * w + 5 * m**3
-        return self.runs * self.iterations * (OVERHEAD + ops / operations_per_second())
+        iterations = self.runs * self.iterations
+        return seconds_of("kkt", iterations * ops, iterations)
+
+    def bytes(self, rank: int, architecture: Architecture) -> float:
+        """The candidates of all snapshots; signals through all layers and Gram matrices of runs under way."""
+        m = num_candidates(self.num_candidates, rank, self.score, architecture.num_outputs)
+        chosen = choose_score(self.score, architecture.num_outputs)
+        each = m * (architecture.num_outputs if chosen == "any" else 1)
+        snapshots = 1 + max(0, self.iterations - SETTLING) // BETWEEN
+        candidates = self.runs * snapshots * m * math.prod(architecture.input_shape)
+        run = SIGNAL_COPIES * each * sum(architecture.hidden) + GRAM_COPIES * each**2
+        return FLOAT * (JOINED * candidates + num_workers() * run)
 
     def varies(self, architecture: Architecture) -> Parameters:
         """Around its defaults, by a factor of two to three both ways."""
@@ -181,13 +202,13 @@ class FastKKT(Method):
         }
 
 
-def has_kinks(mixtures: Mixtures, score: Score) -> bool:
+def has_kinks(layer: AttackedLayer, score: Score) -> bool:
     """Whether there are few enough inputs to find the points where kinks meet."""
-    return mixtures.weight.shape[1] <= MAX_INPUTS and score == "binary" and mixtures.bias is not None
+    return layer.weight.shape[1] <= MAX_INPUTS and score == "binary" and layer.bias is not None
 
 
 def alternate(
-    mixtures: Mixtures, score: Score, m: int, settings: FastKKT, run: int
+    layer: AttackedLayer, score: Score, m: int, settings: FastKKT, run: int
 ) -> Iterator[tuple[int, float, Tensor, Tensor, Tensor]]:
     """One run: gates and signals of the candidates, their exact multipliers, a damped least-squares step; again.
 
@@ -195,18 +216,18 @@ def alternate(
     has come near at one time it has left at another. The loss is that before the last step.
 
     With the gates held, W1 = Σ c_i δ_i x_iᵀ is linear in x, so (AAᵀ + ρI)⁻¹ is the Gauss–Newton metric (A = cδ).
-    What the gates themselves would gain is left out: following it from random starts ends in poor local minima.
+    What the gates themselves would gain is left out: followed from random candidates it ends in poor local minima.
     Multipliers are solved for and a box holds the inputs, so a run cannot run away.
     """
-    span, rank = mixtures.span, mixtures.span.rank
+    span, rank = layer.span, layer.span.rank
     basis = span.right[:rank]  # (r, d)
-    fitted, gates = mixtures.weight @ basis.T, mixtures.gates[0] @ basis.T
-    layers: Layers = [(gates, mixtures.gates[1]), *mixtures.later]
-    bias = mixtures.bias
-    k = mixtures.later[-1][0].shape[0] if mixtures.later else len(mixtures.weight)
+    fitted, gates = layer.weight @ basis.T, layer.gates[0] @ basis.T
+    layers: Layers = [(gates, layer.gates[1]), *layer.later]
+    bias = layer.bias
+    k = layer.later[-1][0].shape[0] if layer.later else len(layer.weight)
     label = (torch.arange(m) % max(k, 2)).to(fitted.device)
     seed = settings.seed * SEEDS_OF_A_RUN + run
-    u = random_starts(span.values[:rank].to(fitted), m, mixtures.weight.shape[1], seed)
+    u = random_starts(span.values[:rank].to(fitted), m, layer.weight.shape[1], seed)
     for iteration in range(1, settings.iterations + 1):
         signals = candidate_signals(layers, u, label, score, settings.alpha)  # (m, q, w)
         c = multipliers(signals, u, fitted, bias, score)  # (m, q)
@@ -218,8 +239,8 @@ def alternate(
         if not moved.isfinite().all() or is_over():
             return  # the snapshots so far are kept
         u = moved
-        if mixtures.limits and iteration % BOX_EVERY == 1:
-            u = (u @ basis).clamp(*mixtures.limits) @ basis.T
+        if layer.limits and iteration % BOX_EVERY == 1:
+            u = (u @ basis).clamp(*layer.limits) @ basis.T
         if iteration == settings.iterations or (iteration >= SETTLING and iteration % BETWEEN == 0):
             yield iteration, _share(rest, fitted), u @ basis, label, strength(c)
 

@@ -10,11 +10,13 @@ import torch
 from pydantic import AfterValidator, PositiveInt
 from torch import Tensor, nn
 
-from unfit.attacker.candidates import Candidates, Part, share_out
+from unfit.attacker.attacked_layer import AttackedLayer
+from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.costs import operations_per_second, pass_operations
-from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
-from unfit.attacker.mixtures import Mixtures
-from unfit.base.nets import Architecture, device, layers_of, outputs
+from unfit.attacker.method import Applicability, Method, Parameter, Parameters, Values, gather
+from unfit.attacker.stationarity import share_out
+from unfit.base.device import device
+from unfit.base.nets import Architecture, layers_of, outputs
 from unfit.base.progress import Report, quiet
 
 NUM_STARTS = 1000  # about this many, unless a number is asked for: 40 times fewer than in the paper, in seconds
@@ -52,19 +54,19 @@ class Inversion(Method):
     num_candidates: PositiveInt | None = None  # default: about NUM_STARTS
     iterations: PositiveInt = 300  # the paper gives no number; these take seconds
     lr: LogUniform = (1e-6, 1.0)  # each start draws its own (H22 App. B.2)
-    sigma: LogUniform = (1e-7, 1.0)  # of the start, drawn likewise
+    sigma: LogUniform = (1e-7, 1.0)  # of the first candidates, drawn likewise
 
     title = "inversion"
     takes_base = False
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         """Plain gradient ascent without bounds, as in H22; the most extreme outputs come first.
 
         Its loss is how far outputs were driven, on average, with a minus.
         """
-        began, target = time.perf_counter(), mixtures.target
+        began, target = time.perf_counter(), layer.target
         m, k = self.count(target.architecture), target.architecture.num_outputs
-        net, shape = target.net().to(device()).requires_grad_(False), target.architecture.input_shape
+        net, shape = target.net().requires_grad_(False), target.architecture.input_shape
         random = torch.Generator().manual_seed(self.seed)
         lr, sigma = (_log_uniform(m, *bounds, random).to(device()) for bounds in (self.lr, self.sigma))
         x = torch.randn(m, math.prod(shape), generator=random).to(device()) * sigma
@@ -73,8 +75,8 @@ class Inversion(Method):
         x = ascend(net, x.view(m, *shape), lr, label, self.iterations, progress)
         driven = _driven(outputs(net, x), label)
         order, loss = driven.argsort(descending=True), -float(driven.mean())
-        part = Part("inversion", x[order].cpu(), label[order].cpu())
-        return gather(self, mixtures, [part], began, loss=loss if math.isfinite(loss) else None)
+        part = Part("inversion", x[order], label[order])
+        return gather(self, layer, [part], began, loss=loss if math.isfinite(loss) else None)
 
     def count(self, architecture: Architecture) -> int:
         return share_out(self.num_candidates, NUM_STARTS, max(architecture.num_outputs, 2))
@@ -82,8 +84,8 @@ class Inversion(Method):
     def check(self, architecture: Architecture) -> None:
         self.count(architecture)
 
-    def outlook(self, mixtures: Mixtures) -> Outlook:
-        return Outlook(self.title, True, "a baseline", self.seconds(mixtures.target.architecture))
+    def applicability(self, layer: AttackedLayer) -> Applicability:
+        return Applicability(self.title, True, "a baseline", self.seconds(layer.target.architecture))
 
     def seconds(self, architecture: Architecture) -> float:
         """A step goes forward, and backward to the inputs; a piece twice forward and once back, and W₁W₁ᵀ."""

@@ -11,13 +11,13 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from unfit.attacker.attacked_layer import AttackedLayer
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.candidates import Candidates, Part
 from unfit.attacker.costs import operations_per_second, pass_operations
-from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
-from unfit.attacker.mixtures import Mixtures
+from unfit.attacker.method import Applicability, Method, Parameter, Parameters, Values, gather
+from unfit.attacker.names import Score
 from unfit.attacker.stationarity import (
-    Score,
     check_layers,
     choose_score,
     num_candidates,
@@ -25,11 +25,12 @@ from unfit.attacker.stationarity import (
     strength,
     weigh,
 )
-from unfit.base.nets import Architecture, device
+from unfit.base.device import device
+from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
 from unfit.base.target import Target
 
-DIVERGED = 1e3  # a loss this many times that of the start does not come back
+DIVERGED = 1e3  # times its first value: a loss so large does not fall again
 GIVE_UP_AFTER, LEAST_ITERATIONS = 0.2, 1000  # a share of the iterations, and at least this many of them …
 HOPELESS = 0.99  # … with this share of the weights still unexplained
 CURVE_POINTS = 10
@@ -59,7 +60,7 @@ class PaperKKT(Method):
         iterations: Steps of gradient descent.
         lr: Learning rate of the candidates.
         lr_multiplier: Learning rate of their multipliers.
-        sigma: Standard deviation of the start.
+        sigma: Standard deviation of the first candidates.
         alpha: Slope of the smooth derivative that stands for a ReLU's.
         lambda_min: The least multiplier.
         dtype: `float64` or `float32`.
@@ -77,7 +78,7 @@ class PaperKKT(Method):
     iterations: PositiveInt = 50_000
     lr: PositiveFloat = 0.346
     lr_multiplier: PositiveFloat = 1e-4
-    sigma: NonNegativeFloat = 4.5e-3  # standard deviation of the start
+    sigma: NonNegativeFloat = 4.5e-3  # standard deviation of the first candidates
     alpha: PositiveFloat = 21.7  # slope of the smooth derivative
     lambda_min: NonNegativeFloat = 0.494
     dtype: Literal["float64", "float32"] = "float64"
@@ -86,13 +87,13 @@ class PaperKKT(Method):
     title = "kkt with the papers' solver"
     takes_base = False
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         """Losses are told relative to ‖θ‖², what no candidates at all would leave: the share left unexplained."""
-        began, target = time.perf_counter(), mixtures.target
+        began, target = time.perf_counter(), layer.target
         check_layers(target)
         whole = sum(float(weight.double().square().sum()) for weight in target.weights.values())
         patience = max(LEAST_ITERATIONS, int(GIVE_UP_AFTER * self.iterations))
-        iterates = paper_iterates(target, self, mixtures.span.rank)
+        iterates = paper_iterates(target, self, layer.span.rank)
         first = best = next(iterates).copy()
         curve, status = [(0, first.loss / whole)], "finished"
         for iterate in iterates:
@@ -109,17 +110,17 @@ class PaperKKT(Method):
                 status = f"pruned after {iteration} iterations"
                 break
         found = {"iteration": best.iteration, "loss": best.loss / whole, "curve": curve}
-        return gather(self, mixtures, [best.part()], began, status, **found)
+        return gather(self, layer, [best.part()], began, status, **found)
 
     def check(self, architecture: Architecture) -> None:
         num_candidates(self.num_candidates, 1, self.score, architecture.num_outputs)
 
-    def outlook(self, mixtures: Mixtures) -> Outlook:
-        runs = FastKKT(score=self.score).runs_outlook(mixtures)
+    def applicability(self, layer: AttackedLayer) -> Applicability:
+        runs = FastKKT(score=self.score).applicability_of_runs(layer)
         if not runs.applies:
-            return Outlook(self.title, False, runs.why)
-        seconds = self.seconds(mixtures.span.rank, mixtures.target.architecture)
-        return Outlook(self.title, True, "one of its 100 settings", seconds)
+            return Applicability(self.title, False, runs.why)
+        seconds = self.seconds(layer.span.rank, layer.target.architecture)
+        return Applicability(self.title, True, "one of its 100 settings", seconds)
 
     def seconds(self, rank: int, architecture: Architecture) -> float:
         """Double precision, and a derivative of a gradient: six passes, two operations for each multiplication."""
@@ -155,8 +156,8 @@ class Iterate:
 
     def part(self) -> Part:
         """Its candidates; multipliers of any sign come without labels."""
-        label = None if self.multiplier.ndim > 1 else self.label.cpu()
-        return Part("kkt: paper", self.x.float().cpu(), label, strength(self.multiplier).float().cpu())
+        label = None if self.multiplier.ndim > 1 else self.label
+        return Part("kkt: paper", self.x.float(), label, strength(self.multiplier).float())
 
 
 def paper_iterates(target: Target, settings: PaperKKT, rank: int) -> Iterator[Iterate]:
@@ -167,7 +168,7 @@ def paper_iterates(target: Target, settings: PaperKKT, rank: int) -> Iterator[It
     their own. They start from U[0, 1], those of any sign from N(0, 1).
     """
     dtype = {"float64": torch.float64, "float32": torch.float32}[settings.dtype]
-    net = target.net().to(device(), dtype).requires_grad_(False)
+    net = target.net().to(dtype).requires_grad_(False)
     k = target.architecture.num_outputs
     score = choose_score(settings.score, k)
     m = num_candidates(settings.num_candidates, rank, score, k)

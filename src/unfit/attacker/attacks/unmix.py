@@ -16,17 +16,21 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from unfit.attacker.attacked_layer import CANDIDATE_STD, AttackedLayer, rescale
 from unfit.attacker.attacks.peel import Peel
 from unfit.attacker.candidates import Candidates, Part
-from unfit.attacker.costs import OVERHEAD, operations_per_second
-from unfit.attacker.edges import edge_groups, enough_positions, tellable
+from unfit.attacker.costs import seconds_of
+from unfit.attacker.edges import edge_groups, enough_positions, num_edges, tellable
 from unfit.attacker.ica import Contrast, edge_density, separate
-from unfit.attacker.method import Method, Outlook, Parameter, Parameters, Values, gather
-from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
+from unfit.attacker.method import Applicability, Method, Parameter, Parameters, Values, gather
 from unfit.base.budget import is_over
+from unfit.base.memory import FLOAT
 from unfit.base.nets import Architecture
 from unfit.base.progress import Report, quiet
-from unfit.base.threads import spread
+from unfit.base.threads import num_workers, spread
+
+JOINED = 2.5  # times the candidates: each part, all of them joined, and half of them to be compared
+EDGE_COPIES = 6  # of the edges of a run: as they are, white, unmixed, scored
 
 
 class Unmix(Method):
@@ -51,28 +55,28 @@ class Unmix(Method):
 
     title = "unmix"
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         """Its loss is how dense the edges of its components are."""
         began = time.perf_counter()
-        proven, all_proven = Peel(seed=self.seed).prove(mixtures, progress)
-        parts = proven if all_proven else [*proven, *self.components(mixtures, progress)]
+        proven, all_proven = Peel(seed=self.seed).prove(layer, progress)
+        parts = proven if all_proven else [*proven, *self.components(layer, progress)]
         progress(1.0, "pooled")
         losses = [part.loss for part in parts if part.loss is not None]
-        return gather(self, mixtures, parts, began, loss=min(losses, default=1.0))
+        return gather(self, layer, parts, began, loss=min(losses, default=1.0))
 
-    def components(self, mixtures: Mixtures, progress: Report = quiet) -> Iterator[Part]:
+    def components(self, layer: AttackedLayer, progress: Report = quiet) -> Iterator[Part]:
         """The independent components of the span, both signs, one part for each rank and contrast."""
-        span = mixtures.span
-        plan = list(itertools.product(self.chosen_ranks(mixtures), self.runs))
+        span = layer.span
+        plan = list(itertools.product(self.chosen_ranks(layer), self.runs))
 
         def unmixed(i: int) -> Part | None:
             rank, (contrast, orthogonal) = plan[i]
             if is_over():
                 return None
-            groups = edge_groups(span.right[:rank], mixtures.shape, enough_positions(rank))
+            groups = edge_groups(span.right[:rank], layer.shape, enough_positions(rank))
             mixing = separate(groups, contrast, orthogonal, self.iterations, self.seed + i)
             maps = mixing @ span.right[:rank]
-            x = rescale(mixtures.inputs(torch.cat([maps, -maps])), CANDIDATE_STD).cpu()
+            x = rescale(layer.inputs(torch.cat([maps, -maps])), CANDIDATE_STD)
             name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
             return Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
 
@@ -83,36 +87,44 @@ class Unmix(Method):
             progress(i / len(plan), part.name)
             yield part
 
-    def chosen_ranks(self, mixtures: Mixtures) -> list[int]:
+    def chosen_ranks(self, layer: AttackedLayer) -> list[int]:
         """How many directions are unmixed, in one run after the other."""
-        span = mixtures.span
-        most = min(span.rank if span.ends else len(span.right), tellable(mixtures.shape))
+        span = layer.span
+        most = min(span.rank if span.ends else len(span.right), tellable(layer.shape))
         return sorted({min(max(2, round(f * span.rank)), most) for f in self.ranks if span.rank > 1})
 
-    def outlook(self, mixtures: Mixtures) -> Outlook:
-        rank, most = mixtures.span.rank, tellable(mixtures.shape)
+    def applicability(self, layer: AttackedLayer) -> Applicability:
+        rank, most = layer.span.rank, tellable(layer.shape)
         if rank < 2:
-            return Outlook(self.title, False, "nothing stands above the noise of the start")
-        if len(mixtures.shape) != 3:
-            return Outlook(self.title, False, "the inputs are vectors, which have no edges")
-        if not can_unmix(mixtures):
-            return Outlook(self.title, False, f"too crowded: {rank} directions, and edges can tell {most} apart")
-        behind = mixtures.conv is not None or mixtures.target.has_prefix
+            return Applicability(self.title, False, "nothing stands above the noise of the initial weights")
+        if len(layer.shape) != 3:
+            return Applicability(self.title, False, "the inputs are vectors, which have no edges")
+        if not can_unmix(layer):
+            return Applicability(
+                self.title, False, f"too crowded: {rank} directions, and edges can separate at most {most}"
+            )
+        behind = layer.conv is not None or layer.target.has_prefix
         where = "behind the first layers" if behind else "above the noise"
-        seconds = self.seconds(self.chosen_ranks(mixtures), mixtures.shape)
-        return Outlook(self.title, True, f"{rank} directions {where}", seconds)
+        ranks = self.chosen_ranks(layer)
+        seconds, held = self.seconds(ranks, layer.shape), self.bytes(ranks, layer)
+        return Applicability(self.title, True, f"{rank} directions {where}", seconds, held)
 
     def seconds(self, ranks: list[int], shape: tuple[int, ...]) -> float:
         """Each iteration takes two products with the edges, the score of each edge, and a polar factor.
 
         Maps of a convolution may take a few times less: how alike their channels are is not known beforehand.
         """
-        channels, *sides = shape if len(shape) == 3 else (1, math.prod(shape))
-        edges = [2 * channels * min(math.prod(sides), enough_positions(r)) for r in ranks]
         # by measurement, a score costs about a hundred operations an edge, and an SVD about 100 r³
-        each = [(4 * r**2 + 100 * r) * num + 100 * r**3 for r, num in zip(ranks, edges, strict=True)]
-        speed = operations_per_second()
-        return len(self.runs) * self.iterations * sum(OVERHEAD + ops / speed for ops in each)
+        each = [(4 * r**2 + 100 * r) * num_edges(shape, enough_positions(r)) + 100 * r**3 for r in ranks]
+        iterations = len(self.runs) * self.iterations
+        return seconds_of("unmix", iterations * sum(each), iterations * len(ranks))
+
+    def bytes(self, ranks: list[int], layer: AttackedLayer) -> float:
+        """All components in both signs, once more to be joined and compared, and the edges of runs under way."""
+        size = math.prod(layer.target.architecture.input_shape)
+        candidates = 2 * len(self.runs) * sum(ranks) * size
+        edges = max((r * num_edges(layer.shape, enough_positions(r)) for r in ranks), default=0)
+        return FLOAT * (JOINED * candidates + EDGE_COPIES * num_workers() * edges)
 
     def varies(self, architecture: Architecture) -> Parameters:
         """One of the runs that it makes by default, with any rank between theirs."""
@@ -135,7 +147,7 @@ def in_one_sign(part: Part) -> Tensor:
     return part.x[: len(part.x) // 2].flatten(1)
 
 
-def can_unmix(mixtures: Mixtures) -> bool:
+def can_unmix(layer: AttackedLayer) -> bool:
     """Whether edges can tell the sources apart; behind a convolution some of them, and KKT runs find fewer."""
-    crowded = mixtures.span.rank > tellable(mixtures.shape)
-    return len(mixtures.shape) == 3 and (mixtures.conv is not None or not crowded)
+    crowded = layer.span.rank > tellable(layer.shape)
+    return len(layer.shape) == 3 and (layer.conv is not None or not crowded)

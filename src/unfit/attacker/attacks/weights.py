@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from unfit.attacker.attacked_layer import CANDIDATE_STD, AttackedLayer, rescale
 from unfit.attacker.candidates import Candidates, Part
-from unfit.attacker.method import Method, Outlook, gather
-from unfit.attacker.mixtures import CANDIDATE_STD, Mixtures, rescale
+from unfit.attacker.method import Applicability, Method, gather
 from unfit.base.progress import Report, quiet
 
 
@@ -27,14 +27,14 @@ class Weights(Method):
 
     title = "weights"
 
-    def run(self, mixtures: Mixtures, progress: Report = quiet) -> Candidates:
+    def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
         began = time.perf_counter()
-        target, base = mixtures.target, mixtures.base
-        rows = target.weights["layer1.weight"] - (mixtures.decay * base.weights["layer1.weight"] if base else 0)
+        target, base = layer.target, layer.base
+        rows = target.weights["layer1.weight"] - (layer.decay * base.weights["layer1.weight"] if base else 0)
         shape = target.architecture.input_shape
         x = F.interpolate(rows, size=shape[1:]) if target.architecture.conv else rows.view(-1, *shape)
         x = rescale(torch.cat([x, -x]), CANDIDATE_STD)
-        return gather(self, mixtures, [Part("weights of the first layer", x)], began)
+        return gather(self, layer, [Part("weights of the first layer", x)], began)
 
-    def outlook(self, mixtures: Mixtures) -> Outlook:
-        return Outlook(self.title, True, "a baseline", 0.0)
+    def applicability(self, layer: AttackedLayer) -> Applicability:
+        return Applicability(self.title, True, "a baseline", 0.0)

@@ -8,12 +8,12 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import torch
@@ -22,6 +22,8 @@ from unfit.attacker.method import Values
 from unfit.attacker.sweep.trials import HERE, Job, Outcome, versions
 from unfit.base.errors import UnfitError, UsageError, needs
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Submit = Callable[[int, Values], "Future[Outcome]"]
 Place = tuple[Submit, Callable[[], int]]
 """A function that starts a trial, and one that says how many may run at once now."""
@@ -142,6 +144,29 @@ def on_ray(job: Job, address: str, gpus: float, workers: int | None) -> Iterator
             return max(1, int(min([there.get("CPU", 0) / job.threads, *by_gpu])))
 
         yield submit, (lambda: workers) if workers else room
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def on_cluster(address: str, run: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """The same function on each item, as many at once as a cluster has room for; results as they come."""
+    ray = _ray()
+    own = not ray.is_initialized()
+    if own:
+        _connect(ray, address)
+    try:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(lambda shared, item: shared(item))
+        shared = ray.put(run)
+        waiting = [task.remote(shared, item) for item in items]
+        while waiting:
+            ready, waiting = ray.wait(waiting)
+            try:
+                yield from ray.get(ready)
+            except ray.exceptions.RayError as error:
+                raise UnfitError(
+                    f"Ray could not run this: {str(error).splitlines()[-1][:REASON_LENGTH]}"
+                ) from error
     finally:
         if own:
             ray.shutdown()

@@ -12,13 +12,16 @@ from typing import cast, get_args
 from pydantic import ValidationError
 from torch import nn
 
-from unfit.attacker.attacks import ATTACKS, Attack, as_attack, check_attack
+from unfit.attacker.attacks import ATTACKS, Attack, as_attack
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.method import Method, Parameter, Parameters
-from unfit.attacker.sweep.books import Books, Status, open_books
+from unfit.attacker.names import Sampler
+from unfit.attacker.run import check_attack
 from unfit.attacker.sweep.cluster import Place, Submit, in_processes, in_this_process, on_ray
+from unfit.attacker.sweep.store import Status, SweepStore, open_sweep
 from unfit.attacker.sweep.tpe import load_optuna
-from unfit.attacker.sweep.trials import MAX_TRIALS, Job, Outcome, Plan, Sampler, TargetId, versions, write
+from unfit.attacker.sweep.trials import MAX_TRIALS, Job, Outcome, Plan, TargetId, versions, write
+from unfit.base.device import available, chosen
 from unfit.base.errors import UsageError, explained, unknown
 from unfit.base.modules import as_base, as_target
 from unfit.base.nets import Architecture
@@ -46,6 +49,7 @@ def sweep(
     ray: str | None = None,
     mlflow: str | None = None,
     progress: Report | bool = quiet,
+    device: str | None = None,
 ) -> Status:
     """Attack with many different settings; each trial's candidates become a file in a folder.
 
@@ -68,6 +72,8 @@ def sweep(
         ray: The address of a Ray cluster to run on.
         mlflow: The URI of a store where each trial is logged too.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
+        device: Where each trial is computed: `cpu`, `cuda` or `cuda:1`; by default on CUDA where there is a GPU.
+            On a Ray cluster its nodes need that device, and this machine need not have it.
 
     Example:
         >>> status = unfit.sweep(model, 3, "sweep", unfit.Unmix(iterations=20), workers=1)
@@ -75,41 +81,44 @@ def sweep(
         3
     """
     target = as_target(model)
-    start = as_base(base, target)
+    initial = as_base(base, target)
     _check_numbers(trials, workers, cpus_per_trial, gpus_per_trial, ray)
     plan = make_plan(
-        target, start, PaperKKT() if attack is None else as_attack(attack), sampler, ranges or {}, seed
+        target, initial, PaperKKT() if attack is None else as_attack(attack), sampler, ranges or {}, seed
     )
-    job = Job(target, start, plan, cpus_per_trial, None if ray else Path(folder))
+    where = device or chosen()
+    if where is not None and not ray:
+        available(where)
+    job = Job(target, initial, plan, cpus_per_trial, None if ray else Path(folder), where)
     place: AbstractContextManager[Place]
     if ray:
         place = on_ray(job, ray, gpus_per_trial, workers)
     else:
         num = min(workers or max(1, num_workers() // cpus_per_trial), trials)
         place = in_this_process(job) if num == 1 else in_processes(job, num)
-    with place as (submit, slots), open_books(Path(folder), plan, trials) as books:
+    with place as (submit, slots), open_sweep(Path(folder), plan, trials) as store:
         if mlflow:
             from unfit.attacker.sweep.tracking import log_to_mlflow
 
-            books.log = log_to_mlflow(mlflow, plan, books.ended.values())
+            store.log = log_to_mlflow(mlflow, plan, store.ended.values())
         with reporting(progress, "sweeping") as report:
-            return run_trials(books, submit, slots, report)
+            return run_trials(store, submit, slots, report)
 
 
-def run_trials(books: Books, submit: Submit, slots: Callable[[], int], progress: Report) -> Status:
+def run_trials(store: SweepStore, submit: Submit, slots: Callable[[], int], progress: Report) -> Status:
     """Keep every slot busy until all trials are done."""
     running: set[Future[Outcome]] = set()
-    todo = books.todo()
+    todo = store.todo()
     while True:
         while len(running) < slots() and (trial := next(todo, None)):
-            _tell(progress, books.status(len(running) + 1))
+            _tell(progress, store.status(len(running) + 1))
             running.add(submit(*trial))
         if not running:
-            return books.status(0)
+            return store.status(0)
         done, running = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
-            books.enter(write(future.result(), books.folder))
-        _tell(progress, books.status(len(running)))
+            store.enter(write(future.result(), store.folder))
+        _tell(progress, store.status(len(running)))
 
 
 def _tell(progress: Report, status: Status) -> None:

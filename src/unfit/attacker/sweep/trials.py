@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,14 +14,16 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from unfit.attacker.attacked_layer import AttackedLayer, read_layer
 from unfit.attacker.attacks import Attack
 from unfit.attacker.candidates import Candidates, save_candidates
 from unfit.attacker.method import Parameters, Value, Values
-from unfit.attacker.mixtures import Mixtures, read_mixtures
-from unfit.base.files import Strict, new_file
+from unfit.attacker.names import Sampler
+from unfit.base.device import on_device
+from unfit.base.files import Strict
+from unfit.base.store import write_whole
 from unfit.base.target import Target
 
-Sampler = Literal["random", "quasi", "tpe"]
 State = Literal["complete", "pruned", "diverged", "failed"]
 
 HERE = platform.node()
@@ -100,18 +102,20 @@ class Job:
     plan: Plan
     threads: int
     folder: Path | None  # where the candidates are written; None: they are returned
+    device: str | None = None  # where trials are computed, in whichever process; None: as that process decides
 
     @cached_property
-    def mixtures(self) -> Mixtures:
+    def layer(self) -> AttackedLayer:
         """Read once in each process."""
-        return read_mixtures(self.target, self.base)
+        return read_layer(self.target, self.base)
 
     def run(self, number: int, values: Values, node: str = HERE) -> Outcome:
         """Divergence is an outcome, and so is what PyTorch cannot compute or hold in memory."""
         began = time.perf_counter()
         attack = self.plan.attack.vary(values, self.plan.trial_seed(number))
         try:
-            outcome = outcome_of(number, values, node, attack.run(self.mixtures))
+            with on_device(self.device):
+                outcome = outcome_of(number, values, node, attack.run(self.layer))
         except (RuntimeError, MemoryError) as error:
             seconds = round(time.perf_counter() - began, 3)
             message = f"{type(error).__name__}: {error}".splitlines()[0][:MESSAGE_LENGTH]
@@ -137,7 +141,8 @@ def outcome_of(number: int, values: Values, node: str, candidates: Candidates) -
     )
     if state != "complete":
         return Outcome(ended)
-    return Outcome(ended, replace(candidates, facts=facts | {"trial": ended.model_dump()}))
+    told = facts | {"trial": ended.model_dump()}
+    return Outcome(ended, replace(candidates, facts=told, layer=None))  # other nodes have the weights
 
 
 def _state(candidates: Candidates) -> State:
@@ -154,10 +159,9 @@ def _is_finite(loss: float | None) -> bool:
 
 
 def write(outcome: Outcome, folder: Path) -> Ended:
-    """Put the candidates into the sweep's folder, whole or not at all: where a file is, a trial is done."""
+    """Put the candidates into the sweep's folder: where a file is, a trial is done."""
     if outcome.candidates is not None:
-        with new_file(file_of(folder, outcome.ended.number), force=True) as path:
-            save_candidates(outcome.candidates, path)
+        write_whole(file_of(folder, outcome.ended.number), partial(save_candidates, outcome.candidates))
     return outcome.ended
 
 

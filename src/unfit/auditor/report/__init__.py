@@ -1,4 +1,4 @@
-"""Pictures and the page, from a saved Audit only."""
+"""Images and the page, from a saved Audit only."""
 
 from unfit.auditor.report.page import write_report
 

@@ -7,28 +7,29 @@ import re
 
 from unfit.auditor.grades import GRADE_WORDS
 from unfit.auditor.record import Record, Verdict
-from unfit.auditor.report.public import MEANING, leaked_share, made_by
+from unfit.auditor.report.public import leaked_share, made_by, meaning, num_exact_unseen
 from unfit.auditor.verdict import ATTACKERS
 from unfit.base.errors import UnfitError, UsageError, clean
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 LIMITS: dict[Verdict, str] = {
-    "pass": "It does not say that no attack can succeed: it holds for this attack, this policy and this attacker.",
-    "leak": "Other attacks may give back more.",
-    "inconclusive": "It says neither that these weights leak nor that they do not.",
+    "pass": "It is no proof of safety: it holds for this attack, this policy and this attacker.",
+    "leak": "Other attacks may recover more.",
+    "inconclusive": "It neither found a leak nor ruled one out.",
 }
 
 
 def card(record: Record) -> str:
-    """A section in Markdown. It has counts, but no picture, no number of a sample, no class and no path."""
+    """A section in Markdown. It has counts, but no image, no number of a sample, no class and no path."""
     n, m = record.num_samples, record.num_unseen
-    return f"""## What the weights give away
+    limits: Verdict = "inconclusive" if record.is_accepted else record.verdict
+    return f"""## What can be recovered from the weights
 
-**{record.verdict.capitalize()}.** {MEANING[record.verdict]} {LIMITS[record.verdict]}
+**{record.verdict.capitalize()}.** {meaning(record)} {LIMITS[limits]}
 
-| came back | training samples | unseen samples, the control |
+| recovered | training samples | unseen samples, the control |
 |---|---|---|
-| exactly | {record.num_proven} of {n} | |
+| exactly | {record.num_exact} of {n} | {num_exact_unseen(record)} of {m} |
 | recognisably or exactly | {record.num_recognisable} of {n} | {record.num_recognisable_unseen} of {m} |
 | a trace or more | {record.num_recovered} of {n} | {record.num_recovered_unseen} of {m} |
 
@@ -52,7 +53,7 @@ def eval_results(record: Record, benchmark: str, task: str | None = None) -> str
         raise UnfitError("an inconclusive audit measures nothing that could be published as a result")
     fail_on = record.policy.fail_on
     notes = (
-        f"share of the training samples that are {GRADE_WORDS[fail_on]}, less that of unseen samples; lower is "
+        f"share of the training samples that are {GRADE_WORDS[fail_on]}, minus that of unseen samples; lower is "
         f"better; against {ATTACKERS[record.attacker]}; unfit {made_by(record)}"
     )
     return (

@@ -12,7 +12,7 @@ from unfit.base.errors import clean
 
 
 def junit(record: Record) -> str:
-    """One test for the policy, and for each class one that says how many of it came back.
+    """One test for the policy, and for each class one with the number of its samples that were recovered.
 
     A leak is a failure, an inconclusive audit an error. The tests of classes never fail by themselves: the policy
     is about all samples together.
@@ -27,12 +27,20 @@ def junit(record: Record) -> str:
         time=f"{sum(record.seconds.values()):.3f}",
     )
     policy = _case(root, "policy", record.policy.rule)
+    if record.codes:
+        properties = ElementTree.SubElement(policy, "properties")
+        for code in record.codes:
+            name = "accepted" if code in record.policy.accept else "code"
+            ElementTree.SubElement(properties, "property", name=name, value=code)
     policy.set("time", f"{sum(record.seconds.values()):.3f}")
-    ElementTree.SubElement(policy, "system-out").text = f"against {ATTACKERS[record.attacker]}"
+    ElementTree.SubElement(policy, "system-out").text = "\n".join(
+        [f"against {ATTACKERS[record.attacker]}", *(record.reasons if record.is_accepted else [])]
+    )
     if record.verdict != "pass":
         kind = "failure" if record.verdict == "leak" else "error"
         words = clean("; ".join(record.reasons))  # XML has no room for control characters
-        ElementTree.SubElement(policy, kind, type=record.verdict, message=words).text = words
+        name = " ".join([record.verdict, *record.codes])
+        ElementTree.SubElement(policy, kind, type=name, message=words).text = words
     for label, name in enumerate(record.class_names):
         of_class = [sample for sample in record.samples if sample.label == label]
         output = ElementTree.SubElement(_case(root, "class", name), "system-out")

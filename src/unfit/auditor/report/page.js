@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const { samples, unseen, tables } = data;
 const PICTURES = { reconstruction: data.words.reconstruction, original: "training sample", unseen: "nearest unseen" };
-const FEATURES = { reconstructed_features: "features read out of the weights", features: "features of the training sample" };
+const FEATURES = { reconstructed_features: "reconstructed features", features: "features of the training sample" };
 const ABOUT = { ...PICTURES, ...FEATURES };
 const about = (kind, i) => (kind === "reconstruction" && samples[i].stored ? "stands in the file" : ABOUT[kind]);
 const OPEN_ROWS = 12; // of a table; the rest can be folded out
@@ -26,9 +26,9 @@ const draw = (parent, name, attributes, ...children) =>
 // ---- numbers
 
 const recovered = (sample) => sample.similarity > state.threshold;
-const word = (sample) => (sample.proven || sample.stored ? "exact"
-  : sample.similarity > Math.max(data.recognisable, state.threshold) ? "recognisable" : recovered(sample) ? "trace" : "nothing");
-const MARKS = { exact: "proven", recognisable: "recovered", trace: "recovered trace", nothing: "not-recovered" };
+const word = (sample) => (sample.exact || sample.stored ? "exact"
+  : sample.similarity > Math.max(data.recognisable, state.threshold) ? "recognisable" : recovered(sample) ? "trace" : "not recovered");
+const MARKS = { exact: "proven", recognisable: "recovered", trace: "recovered trace", "not recovered": "not-recovered" };
 const mark = (sample) => MARKS[word(sample)];
 const percent = (share) => `${+(100 * share).toPrecision(share < 0.1 ? 2 : 3)}%`;
 const short = (value) => {
@@ -146,7 +146,7 @@ function drawRoc() {
 const above = (values) => [...values].sort((a, b) => a - b).map((value, i) => [value, 1 - i / values.length]);
 
 function drawPower() {
-  const curves = { curve: samples.map((s) => s.similarity), bound: samples.map((s) => s.upper_bound), unseen: unseen.upper_bound };
+  const curves = { curve: samples.map((s) => s.similarity), bound: samples.map((s) => s.projection_similarity), unseen: unseen.projection_similarity };
   const plot = axes(byId("power"), { ...padded(Object.values(curves).flat()), name: data.words.similarity },
     { low: 0, high: 1, name: "share of samples above", format: percent });
   for (const [name, values] of Object.entries(curves)) path(plot, above(values), steps, name);
@@ -255,7 +255,7 @@ const nameOf = (column) => tables.names[column] ?? `${tables.noun} ${column}`;
 const brief = (value) => short(+value.toPrecision(3));
 
 function table(rows) {
-  const head = [tables.noun, "training sample", "came back", "error"].map((title) => make("th", { scope: "col" }, title));
+  const head = [tables.noun, "training sample", "reconstruction", "error"].map((title) => make("th", { scope: "col" }, title));
   const body = rows.map(([column, own, back]) => make("tr", {}, make("th", { scope: "row" }, nameOf(column)),
     ...[own, back, Math.abs(own - back)].map((value) => make("td", {}, brief(value)))));
   return make("table", { class: "values" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
@@ -271,7 +271,7 @@ function folded(i) {
   return [table(rows.slice(0, OPEN_ROWS)), ...rest, ...left];
 }
 
-/** What a sample has, and what came back, by weight; what is not, or hardly, on the other side is marked. */
+/** What a sample has, and its reconstruction, by weight; what is not, or hardly, on the other side is marked. */
 function entries(i, most = Infinity) {
   const rows = tables.rows[i];
   const largest = Math.max(...rows.map(([, , back]) => back), 0);
@@ -284,7 +284,7 @@ function entries(i, most = Infinity) {
     if (left) items.push(make("li", { class: "rest" }, `and ${NUMBER.format(left)} more`));
     return make("div", {}, make("p", {}, title), items.length ? make("ul", {}, ...items) : make("p", { class: "soft" }, "nothing"));
   };
-  return make("div", { class: "entries" }, side("read out of the weights", back, tables.more[i][1]),
+  return make("div", { class: "entries" }, side("reconstruction", back, tables.more[i][1]),
     side("training sample", own, tables.more[i][0]));
 }
 
@@ -296,8 +296,8 @@ const blank = new Set(data.blank);
 const bitmap = async (sheet) => { await sheet.decode(); return createImageBitmap(sheet); };
 const ready = new Map([...kinds, ...featureKinds].map((kind) => [kind, bitmap(byId(`sheet-${kind}`))])); // decoded once
 
-function picture(kind, i) {
-  if (kind === "reconstruction" && blank.has(i)) return make("div", { class: "blank" }, "no picture was sought");
+function image(kind, i) {
+  if (kind === "reconstruction" && blank.has(i)) return make("div", { class: "blank" }, "no image was sought");
   const { columns, width, height } = byId(`sheet-${kind}`).dataset;
   const place = kind === "unseen" ? data.nearest[i] : i;
   const label = kind === "unseen" ? "nearest unseen image" : `${about(kind, i)}: ${samples[i].index}`;
@@ -309,17 +309,17 @@ function picture(kind, i) {
 
 const row = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
 
-const figures = (wanted, i) => (wanted.length ? [make("div", { class: "pictures" }, ...wanted.map((kind) =>
-  make("figure", {}, picture(kind, i), make("figcaption", {}, about(kind, i)))))] : []);
+const figures = (wanted, i) => (wanted.length ? [make("div", { class: "images" }, ...wanted.map((kind) =>
+  make("figure", {}, image(kind, i), make("figcaption", {}, about(kind, i)))))] : []);
 
 /** What there is to see of a sample, and its numbers. */
 function pairOf(i) {
   const s = samples[i];
   const values = tables ? [make("details", featureKinds.length ? {} : { open: "" },
-    make("summary", {}, featureKinds.length ? "The features that set it apart" : "Value by value"), ...folded(i))] : [];
+    make("summary", {}, featureKinds.length ? "The most distinctive features" : "Value by value"), ...folded(i))] : [];
   return [...figures(kinds, i), ...figures(featureKinds, i), ...(tables?.hasEntries ? [entries(i)] : []),
     make("dl", {}, row("class", data.classes[s.label]), row(data.words.measure, `${s.similarity.toFixed(3)}, ${word(s)}`),
-      row("upper bound", s.upper_bound.toFixed(3)),
+      row("projection similarity", s.projection_similarity.toFixed(3)),
       row("one to one", s.assigned.toFixed(3)), row("output", s.output.toFixed(2).replace("-", "−")),
       row("correlation", s.ncc.toFixed(3)), row("L2 distance", s.l2.toFixed(2)),
       ...(s.ssim === null ? [] : [row("SSIM", s.ssim.toFixed(3))]),
@@ -336,6 +336,7 @@ function select(i) {
 }
 
 function placeRing() {
+  if (!scatter) return; // not drawn yet
   const s = samples[state.selected];
   set(scatter.ring, { cx: scatter.x(s.output), cy: scatter.y(s.similarity) });
 }
@@ -397,7 +398,7 @@ function card(i) {
   const s = samples[i];
   const opens = make("button", { class: "open", type: "button", "aria-label": `Sample ${s.index}: look closer` }, s.index);
   opens.addEventListener("click", () => lookCloser(i));
-  const shown = kinds.length ? kinds.map((kind) => picture(kind, i))
+  const shown = kinds.length ? kinds.map((kind) => image(kind, i))
     : [tables.hasEntries ? entries(i, CARD.entries) : table(tables.rows[i].slice(0, CARD.rows))];
   return make("li", {}, ...shown,
     make("p", { class: mark(s) }, make("b", {}, s.similarity.toFixed(2)), make("span", {}, word(s)), opens,
@@ -422,6 +423,7 @@ function drawGallery(most = state.shown) {
 
 let roc;
 function drawPlots() {
+  if (!byId("details").open) return; // what is folded has no width to draw in
   if (byId("scatter")) {
     drawScatter();
     roc = drawRoc();
@@ -469,6 +471,7 @@ function start() {
     byId("slices").addEventListener("keydown", (event) => selectTrial(stepped(event, order, state.trial)));
     selectTrial(order.reduce((best, i) => (trials[i].num_recovered > trials[best].num_recovered ? i : best), 0));
   }
+  byId("details").addEventListener("toggle", drawPlots);
   let width = innerWidth;
   addEventListener("resize", () => {
     if (width !== innerWidth) drawPlots(); // a phone's address bar changes the height only

@@ -10,45 +10,50 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from torch import Tensor
 
 from unfit.auditor.calibration import roc
+from unfit.auditor.codes import MEANINGS as CODE_MEANINGS
 from unfit.auditor.measured import false_proofs
-from unfit.auditor.record import OF_FEATURES, OF_SAMPLES, OF_UNSEEN, Attacker, Kind, Record
+from unfit.auditor.record import OF_FEATURES, OF_SAMPLES, OF_UNSEEN, Kind, Record
 from unfit.auditor.report import plots
+from unfit.auditor.report.public import model_name
 from unfit.auditor.report.vectors import Tables, as_tables, cells, short, stills
+from unfit.auditor.report.words import (
+    GRADE_KEY,
+    KEEP,
+    answers,
+    headline,
+    identity,
+    made_line,
+    noun,
+    sentence,
+    tiles,
+)
 from unfit.auditor.samples import Measure
-from unfit.auditor.verdict import ATTACKERS, SIGNIFICANT, how_often
+from unfit.auditor.verdict import ATTACKERS, how_often
 from unfit.base.errors import UnfitError
 from unfit.base.files import new_file
-from unfit.base.pictures import data_uri, embedded
+from unfit.base.images import data_uri, embedded
+from unfit.base.links import page_url
 
-FEWEST_VALUES = 8  # of an input: below that the spectrum says nothing
-STILL_PIXELS = 400_000  # of the pictures that are shown where no script runs
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+FEWEST_VALUES = 8  # of an input: below that the spectrum shows nothing
+STILL_PIXELS = 400_000  # of the images that are shown where no script runs
 Arrays = Mapping[str, Tensor]
-HEADLINE_ATTACKERS: dict[Attacker, str] = {
-    "blind": "To someone who has its weights alone",
-    "knows the start": "To someone who has its weights and its base, which training started from",
-    "found the start": "To someone who has its weights alone, and computes its initial weights from them",
-    "has the optimiser": "To someone who has this checkpoint, with the state of its optimiser",
-    "reads the file": "To anyone who opens this file",
-}
-KNOWING: dict[Attacker, str] = {
-    "knows the start": ", which was given the base that training started from,",
-    "found the start": ", which computed the initial weights from the trained ones,",
-}
 
 
 def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
     """Write `index.html` (and for images `pairs.png`) from a saved audit, each whole or not at all."""
     with new_file(folder / "index.html", force=True) as file:
         file.write_text(page(record, arrays), encoding="utf-8", errors="backslashreplace")
-    if shows_pictures(arrays):
+    if shows_images(arrays):
         with new_file(folder / "pairs.png", force=True) as file:
             plots.pairs(arrays).save(file, optimize=True)
 
@@ -57,14 +62,26 @@ def page(record: Record, arrays: Arrays) -> str:
     """The page as one string; the record and the arrays are all it is made from."""
     _check(record, arrays)
     style, script = (_source(name) for name in ("page.css", "page.js"))
-    images, tables = shows_pictures(arrays), as_tables(record, arrays)
+    images, tables = shows_images(arrays), as_tables(record, arrays)
     return _template().render(
         audit=record,
         headline=headline(record),
+        answers=answers(record),
+        keep=KEEP,
+        tiles=tiles(record),
+        grade_key=GRADE_KEY,
+        many=noun(record),
+        is_rows=noun(record) == "rows",
+        model_name=model_name(record),
+        made=made_line(record),
+        identity=identity(record),
+        advice_url=page_url("defences"),
+        initial_url=page_url("initial-weights"),
         attacker=ATTACKERS[record.attacker],
         false_proofs=false_proofs(),
         num_stored=sum(sample.stored for sample in record.samples),
         kinds=KINDS,
+        code_meanings=CODE_MEANINGS,
         classes=_classes(record),
         data=_data(record, arrays, tables),
         sheets=_sheets(record, arrays) if images else {},
@@ -74,8 +91,8 @@ def page(record: Record, arrays: Arrays) -> str:
         still=_still(arrays) if images and record.num_candidates else None,
         of_features=record.similarity.name == "explained variance",
         num_values=_num_compared(arrays),
-        measure=MEASURES[record.similarity.name],
-        meaning=MEANINGS[record.similarity.name],
+        measure=MEASURES[record.similarity.name].long,
+        meaning=MEASURES[record.similarity.name].meaning,
         style=style,
         script=script,
         security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -86,6 +103,8 @@ def page(record: Record, arrays: Arrays) -> str:
 @cache
 def _template() -> Template:
     """Made once: to compile it takes longer than to fill it."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # here: no other module needs them
+
     environment = Environment(
         loader=PackageLoader("unfit.auditor", "report"),
         autoescape=True,
@@ -93,39 +112,9 @@ def _template() -> Template:
         trim_blocks=True,
     )
     environment.filters |= {"share": _share, "how_often": how_often, "coded": coded, "short": short}
+    environment.filters["sentence"] = sentence
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("page.html.j2")
-
-
-def headline(record: Record) -> str:
-    """The decision in a sentence that needs no knowledge of the method."""
-    what = f"of its {record.num_samples} training {'images' if record.similarity.window else 'samples'}"
-    whom = HEADLINE_ATTACKERS[record.attacker]
-    if record.verdict == "inconclusive":
-        knowing = KNOWING.get(record.attacker, "")
-        return f"This audit{knowing} cannot say whether the model gives its training data away."
-    if record.verdict == "leak":
-        return f"{whom}, this model gives {_given_away(record)} {what} away{_how(record)}."
-    if record.num_proven or (record.num_recovered and record.p_value < SIGNIFICANT):
-        return f"{whom}, this model gives {_given_away(record)} {what} away{_how(record)}: the policy allows that."
-    return f"{whom}, this model gives no more {what} away than chance would."
-
-
-def _given_away(record: Record) -> str:
-    """How many are recognisable; traces only where none is. Whoever only reads the file gets what stands in it."""
-    if record.attacker == "reads the file":
-        return str(record.file.num_stored)
-    return str(record.num_recognisable) if record.num_recognisable else f"traces of {record.num_recovered}"
-
-
-def _how(record: Record) -> str:
-    if record.attacker == "reads the file":
-        return ", exactly"
-    if not record.num_recognisable:
-        return ", which says that they were trained on and not what they are"
-    if record.num_proven == record.num_recognisable:
-        return ", exactly"
-    return f", recognisably ({record.num_proven} of them exactly)" if record.num_proven else ", recognisably"
 
 
 KINDS: Final[dict[Kind, str]] = {
@@ -135,7 +124,7 @@ KINDS: Final[dict[Kind, str]] = {
     "text": "text",
     "model": "a layer of the model",
 }
-PICTURES = ("original", "reconstruction", "unseen")
+IMAGES = ("original", "reconstruction", "unseen")
 STILL_KINDS = ("original", "reconstruction")
 MOST_STILL = 45  # pairs, as many as the papers show
 
@@ -166,14 +155,14 @@ def _problem(name: str, values: Tensor, size: int | None, arrays: Arrays) -> str
         return f"{name!r} has type {values.dtype}"
     if not values.ndim or (size is not None and len(values) != size):
         return f"{name!r} holds {len(values) if values.ndim else 0} of {size}"
-    shape = arrays["original"].shape[1:] if name in PICTURES and "original" in arrays else ()
-    if values.shape[1:] != shape or (name in PICTURES and len(shape) not in (1, 3)):
+    shape = arrays["original"].shape[1:] if name in IMAGES and "original" in arrays else ()
+    if values.shape[1:] != shape or (name in IMAGES and len(shape) not in (1, 3)):
         return f"{name!r} has shape {tuple(values.shape)}"
     return None if values.isfinite().all() else f"{name!r} has values that are not finite"
 
 
 def _problems_of_features(record: Record, arrays: Arrays) -> list[str]:
-    """What is wrong with what only some audits have: features beside pictures, and names of columns."""
+    """What is wrong with what only some audits have: features beside images, and names of columns."""
     found = [arrays[name] for name in OF_FEATURES if name in arrays]
     fit = all(each.shape == (record.num_samples, *found[0].shape[1:]) and each.ndim == 2 for each in found)
     problems = [] if len(found) in (0, 2) and fit else ["the features do not fit the samples"]
@@ -192,7 +181,7 @@ def coded(text: str) -> Markup:
 
 
 def _source(name: str) -> Markup:
-    """A file beside this one, as it is: it holds nothing from any record."""
+    """A file next to this one, unchanged: it holds nothing from any record."""
     return Markup(files("unfit.auditor.report").joinpath(name).read_text(encoding="utf-8"))
 
 
@@ -221,13 +210,15 @@ def _data(record: Record, arrays: Arrays, tables: Tables | None) -> dict[str, An
     false, true = roc(arrays["similarity"], arrays["unseen_similarity"])
     return {
         "threshold": record.threshold,
-        "recognisable": record.recognisable,
+        "recognisable": record.recognisable_line,
         "classes": record.class_names,
         "samples": [sample.model_dump() for sample in record.samples],
         "nearest": _nearest(arrays)[1].tolist(),
         "tables": tables and tables.data(),
         "blank": _blank(record, arrays),
-        "unseen": {name: arrays[f"unseen_{name}"].tolist() for name in ("similarity", "upper_bound", "output")},
+        "unseen": {
+            name: arrays[f"unseen_{name}"].tolist() for name in ("similarity", "projection_similarity", "output")
+        },
         "roc": {"false": false.tolist(), "true": true.tolist()},
         "spectrum": arrays["spectrum"].tolist() if _num_values(arrays) >= FEWEST_VALUES else [],
         "noise_edge": record.noise_edge,
@@ -235,39 +226,45 @@ def _data(record: Record, arrays: Arrays, tables: Tables | None) -> dict[str, An
         "sweep": record.sweep and record.sweep.model_dump(),
         "words": {
             "output": "model output Φ" if record.target.architecture.endswith("-1") else "margin to the runner-up",
-            "similarity": MEASURES[record.similarity.name],
-            "measure": SHORT_MEASURES[record.similarity.name],
-            "reconstruction": "a picture with those features"
-            if OF_FEATURES[0] in arrays
-            else "read out of the weights",
+            "similarity": MEASURES[record.similarity.name].long,
+            "measure": MEASURES[record.similarity.name].short,
+            "reconstruction": "an image with those features" if OF_FEATURES[0] in arrays else "reconstruction",
         },
     }
 
 
-MEASURES: Final[dict[Measure, str]] = {
-    "edge correlation": "similarity (correlation of edges)",
-    "relative error": "similarity (1 − relative error)",
-    "explained variance": "similarity (explained variance of the features)",
+class Wording(NamedTuple):
+    """What the page calls a similarity, on an axis and beside a number, and what it means."""
+
+    long: str
+    short: str
+    meaning: str
+
+
+MEASURES: Final[dict[Measure, Wording]] = {
+    "edge correlation": Wording(
+        "similarity (correlation of edges)",
+        "similarity",
+        "Similarity is the correlation of edges, the differences of neighbouring pixels: 1 is the "
+        "same image at any brightness and contrast, 0 one with nothing in common.",
+    ),
+    "relative error": Wording(
+        "similarity (1 − relative error)",
+        "1 − relative error",
+        "Similarity is 1 − ‖a − b‖ / ‖b‖, one minus the relative error of the reconstruction (a): 1 "
+        "is the sample (b) itself, 0.75 an error of a quarter of its length.",
+    ),
+    "explained variance": Wording(
+        "similarity (explained variance of the features)",
+        "explained variance",
+        "Similarity is the explained variance of the features, 1 − ‖s·a − b‖² / ‖b − mean‖²: how much of what "
+        "distinguishes the features (b) of a sample the reconstruction (a) has, at the best scale s. 1 is all.",
+    ),
 }
 
 
-SHORT_MEASURES: Final[dict[Measure, str]] = {
-    "edge correlation": "similarity",
-    "relative error": "1 − relative error",
-    "explained variance": "explained variance",
-}
-MEANINGS: Final[dict[Measure, str]] = {
-    "edge correlation": "Similarity is the correlation of edges, the differences of neighbouring pixels: 1 is the "
-    "same image at any brightness and contrast, 0 one with nothing in common.",
-    "relative error": "Similarity is 1 − ‖a − b‖ / ‖b‖, one less the relative error of what came back (a): 1 is "
-    "the sample (b) itself, 0.75 an error of a quarter of its length.",
-    "explained variance": "Similarity is the explained variance of the features, 1 − ‖s·a − b‖² / ‖b − mean‖²: "
-    "how much of what sets the features (b) of a sample apart came back (a), at the best scale s. 1 is all.",
-}
-
-
-def shows_pictures(arrays: Arrays) -> bool:
-    """Of features too, where these are features of pictures."""
+def shows_images(arrays: Arrays) -> bool:
+    """Of features too, where these are features of images."""
     return arrays["original"].ndim == 4
 
 
@@ -276,19 +273,19 @@ def _num_values(arrays: Arrays) -> int:
 
 
 def _num_compared(arrays: Arrays) -> int:
-    """Values that a sample is compared by: those of its features, if these are what came back."""
+    """Values that a sample is compared by: those of its features, if these were reconstructed."""
     return arrays.get(OF_FEATURES[0], arrays["original"])[0].numel()
 
 
 def _blank(record: Record, arrays: Arrays) -> list[int]:
-    """The samples for whose features no picture was sought."""
+    """The samples for whose features no image was sought."""
     if record.redacted or OF_FEATURES[0] not in arrays:
         return []
     return (arrays["reconstruction"].flatten(1) == 0).all(1).nonzero()[:, 0].tolist()
 
 
 def _still(arrays: Arrays) -> str:
-    """The best pairs in one small picture."""
+    """The best pairs in one small image."""
     best = arrays["similarity"].argsort(descending=True)[:MOST_STILL]
     small = {name: plots.shrink(arrays[name][best], 2 * len(best), STILL_PIXELS) for name in STILL_KINDS}
     return embedded(plots.pairs({**small, "similarity": arrays["similarity"][best]}, zoom=1))
@@ -301,7 +298,7 @@ def _nearest(arrays: Arrays) -> tuple[Tensor, Tensor]:
 
 
 def _sheets(record: Record, arrays: Arrays) -> dict[str, Any]:
-    """All pictures of a kind in one, so that a thousand of them open at once."""
+    """All images of a kind in one, so that a thousand of them open at once."""
     kinds = {name: arrays[name] for name in ("reconstruction", "original")}
     kinds["unseen"] = arrays["unseen"][_nearest(arrays)[0]]
     if OF_FEATURES[0] in arrays:

@@ -1,4 +1,4 @@
-"""Pictures of an audit: grids of pairs, and sheets of all pictures of a kind."""
+"""Images of an audit: grids of pairs, and sheets of all images of a kind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from unfit.base.pictures import tiles
+from unfit.base.images import tiles
 
-MOST_PIXELS = 2_000_000  # of all pictures of a kind: 2,000 of 32×32
+MOST_PIXELS = 2_000_000  # of all images of a kind: 2,000 of 32×32
 
 
 def pairs(arrays: Mapping[str, Tensor], columns: int = 15, rows: int = 3, zoom: int = 3) -> Image.Image:
@@ -27,7 +27,7 @@ def pairs(arrays: Mapping[str, Tensor], columns: int = 15, rows: int = 3, zoom: 
 
 
 def shrink(images: Tensor, num: int, most: int = MOST_PIXELS) -> Tensor:
-    """Small enough that so many of them are a page that opens at once; most images are already."""
+    """Small enough that `num` of them make a page that opens at once; most images are already."""
     height, width = images.shape[2:]
     scale = min(1.0, math.sqrt(most / (num * height * width)))
     return F.adaptive_avg_pool2d(images, (max(1, int(scale * height)), max(1, int(scale * width))))

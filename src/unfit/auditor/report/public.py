@@ -12,20 +12,34 @@ from unfit.auditor.record import Record, Verdict
 from unfit.base.errors import clean
 
 MEANING: dict[Verdict, str] = {
-    "pass": "No more training samples came back than the policy allows.",
-    "leak": "The file gives training samples away.",
-    "inconclusive": "The audit could not decide, so the model must not pass; the audit itself says why.",
+    "pass": "No more training samples could be recovered than the policy allows.",
+    "leak": "Training samples can be recovered from the file.",
+    "inconclusive": "No verdict: the audit cannot rule out a leak. Treat the model as not cleared.",
 }
 
 
+def meaning(record: Record) -> str:
+    """The verdict in a sentence; its codes are no secret."""
+    codes = ", ".join(record.codes)
+    if record.is_accepted:
+        return f"The audit could not decide, and the policy accepts why: {codes}."
+    return MEANING[record.verdict] + (f" Codes: {codes}." if codes else "")
+
+
 def counted(record: Record) -> str:
-    """What came back, beside its control."""
+    """What was recovered, with its control."""
     n, m = record.num_samples, record.num_unseen
     return (
-        f"{record.num_proven} of {n} training samples come back exactly, "
+        f"{record.num_exact} of {n} training samples can be recovered exactly "
+        f"(unseen: {num_exact_unseen(record)} of {m}), "
         f"{record.num_recognisable} recognisably or exactly (unseen: {record.num_recognisable_unseen} of {m}), "
         f"{record.num_recovered} leave a trace or more (unseen: {record.num_recovered_unseen} of {m})"
     )
+
+
+def num_exact_unseen(record: Record) -> int:
+    """Proven or stored: the record does not say how many are both, so the larger count stands for the union."""
+    return max(record.num_exact_unseen, record.file.num_stored_unseen)
 
 
 def model_name(record: Record) -> str:
@@ -40,11 +54,12 @@ def made_by(record: Record) -> str:
 
 
 def leaked_share(record: Record) -> float | None:
-    """The share of the training samples that come back, of the grade that the policy counts or a better one.
+    """The share of the training samples that are recovered, of the grade that the policy counts or a better one.
 
-    What as many unseen samples would give is subtracted. None: an inconclusive audit measures nothing.
+    The share of unseen samples is subtracted. None: an inconclusive audit measures nothing, also if its
+    policy accepts that.
     """
-    if record.verdict == "inconclusive":
+    if record.verdict == "inconclusive" or record.is_accepted:
         return None
     unseen = {
         "trace": record.num_recovered_unseen,

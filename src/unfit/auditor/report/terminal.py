@@ -11,23 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from unfit.attacker.preflight import Preflight
-from unfit.auditor.fitting import UNCHECKED
+from unfit.auditor.data_check import UNCHECKED
 from unfit.auditor.record import Record, Verdict
-from unfit.auditor.report.page import headline
+from unfit.auditor.report.words import headline, sentence, tiles
 from unfit.auditor.verdict import ATTACKERS
 from unfit.base.errors import clean
+from unfit.base.memory import GB
 from unfit.base.times import duration
 
-Part = Text | Table
+Piece = Text | Table
 COLOURS: dict[Verdict, str] = {"leak": "bold red", "pass": "bold green", "inconclusive": "bold yellow"}
-DEFENCE = "; shuffle the next start with the system's randomness before you train (docs/start.md)"
-WIDE = 10_000  # columns where nobody reads lines as they stand: one row, one line
+DEFENCE = "; shuffle the next model's initial weights with the system's randomness before you train it"
+WIDE = 10_000  # columns, for tools: one row, one line
 
 BARS = "▁▂▃▄▅▆▇█"
-COLUMNS = 40  # of the spectrum's picture
+COLUMNS = 40  # of the drawn spectrum
 
 
-def printed(console: Console, parts: Iterable[Part]) -> None:
+def printed(console: Console, parts: Iterable[Piece]) -> None:
     """Wrapped at spaces on a terminal; elsewhere one row is one line, as tools want it."""
     if not console.is_terminal:
         console.print(plain(parts, WIDE), soft_wrap=True)
@@ -36,7 +37,7 @@ def printed(console: Console, parts: Iterable[Part]) -> None:
         console.print(part, soft_wrap=False)
 
 
-def plain(parts: Iterable[Part], width: int) -> str:
+def plain(parts: Iterable[Piece], width: int) -> str:
     """The same without colours."""
     console = Console(file=StringIO(), width=width, color_system=None)
     with console.capture() as capture:
@@ -48,47 +49,40 @@ def plain(parts: Iterable[Part], width: int) -> str:
 # An audit -----------------------------------------------------------------------------------------------------
 
 
-def show_audit(record: Record) -> list[Part]:
-    """The decision first, in colour; then why, and what was counted."""
-    sentence = headline(record)
-    decision = Text(clean(f"{record.verdict}: {sentence[0].lower()}{sentence[1:]}"), style=COLOURS[record.verdict])
+def show_audit(record: Record, verbose: bool = False) -> list[Piece]:
+    """The decision first, in colour; then why, what next, and what was counted; `verbose`: all the rest."""
+    decision = Text(clean(f"{record.verdict}: {headline(record)}"), style=COLOURS[record.verdict])
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
-    for name, words in _rows(record):
+    for name, words in [*_rows(record), *(_rest(record) if verbose else ())]:
         table.add_row(Text(name, style="dim"), Text(clean(words)))
     return [decision, table]
 
 
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
     for i, reason in enumerate(record.reasons):
-        yield "" if i else "why", reason
+        yield "" if i else "why", sentence(reason)
+    if record.verdict == "inconclusive" and record.doubts:
+        codes = (f"{doubt.code}{' (accepted)' if doubt.accepted else ''}" for doubt in record.doubts)
+        yield "codes", f"{', '.join(dict.fromkeys(codes))}; --accept CODE accepts one knowingly"
     for i, step in enumerate(record.next_steps):
-        yield "" if i else "what next", step
-    if not any(ATTACKERS[record.attacker] in reason for reason in record.reasons):
-        yield "attacker", ATTACKERS[record.attacker]
-    yield "policy", record.policy.rule
-    yield from _counts(record)
-    yield "inputs", f"the model is taken to have seen the samples {record.inputs}; {_fitted(record)}"
-    yield "attack", f"{record.attack['method']}, {record.num_candidates:,} candidates, {_attack_time(record)}"
-    if record.start:
-        yield "start", f"{record.start.why}{DEFENCE if record.start.found else ''}"
+        yield "" if i else "next", sentence(step)
+    n, unseen = record.num_samples, record.num_unseen
+    for tile in tiles(record):
+        yield tile.name.lower(), f"{tile.num} of {n}, unseen {tile.num_unseen} of {unseen} ({tile.words})"
+    if record.num_left_out:
+        given = record.num_left_out + record.num_unseen + record.num_copies
+        words = f"{record.num_left_out} of {given} left out, so that classes have the same shares in both sets"
+        yield "unseen", words
     yield from _comparisons(record)
 
 
-def _counts(record: Record) -> Iterator[tuple[str, str]]:
-    n, unseen, oracle = record.num_samples, record.num_unseen, record.oracle
+def _rest(record: Record) -> Iterator[tuple[str, str]]:
+    n, unseen, signal_check = record.num_samples, record.num_unseen, record.signal_check
     low, high = record.recovered_interval
-    yield "exact", f"{record.num_proven} of {n}, {_how_exact(record)}"
-    yield (
-        "recognisable",
-        f"{record.num_recognisable} of {n}, unseen {record.num_recognisable_unseen} of {unseen} "
-        f"(similarity above {record.recognisable:.2f})",
-    )
-    yield (
-        "a trace",
-        f"{record.num_recovered} of {n}, unseen {record.num_recovered_unseen} of {unseen} (similarity above "
-        f"{record.threshold:.2f}); {low:.0%} to {high:.0%} of such samples, with 95% confidence",
-    )
+    yield "attacker", ATTACKERS[record.attacker]
+    yield "policy", record.policy.rule
+    yield "share", f"{low:.0%} to {high:.0%} of such samples leave a trace, with 95% confidence"
     if record.similarity.window:
         yield (
             "good",
@@ -96,26 +90,24 @@ def _counts(record: Record) -> Iterator[tuple[str, str]]:
             "(as in the papers, SSIM above 0.4)",
         )
     yield (
-        "oracle",
-        f"the weights react to {oracle.num_held} of {oracle.num_asked} more than to unseen samples "
-        f"(p = {oracle.p_value:.1g})",
+        "signal check",
+        f"the weights react to {signal_check.num_held} of {signal_check.num_asked} more than to unseen samples "
+        f"(p = {signal_check.p_value:.1g})",
     )
-    if oracle.knows_p_value is not None:
+    if signal_check.knows_p_value is not None:
         yield (
-            "knows them",
-            f"the outputs are better for these samples than for unseen ones (p = {oracle.knows_p_value:.1g})",
+            "membership",
+            "the outputs are better for these samples than for unseen ones "
+            f"(p = {signal_check.knows_p_value:.1g})",
         )
-
-
-def _how_exact(record: Record) -> str:
-    file = record.file
-    if not file.num_stored:
-        return f"unseen {record.num_proven_unseen} of {record.num_unseen} (proven from the weights alone)"
-    unseen = f"unseen {file.num_stored_unseen} of {record.num_unseen}"
-    return f"verbatim in the file ({unseen}), or proven from the weights alone"
+    yield "preprocessing", f"the model is taken to have received the samples {record.inputs}; {_checked(record)}"
+    yield "attack", f"{record.attack['method']}, {record.num_candidates:,} candidates, {_attack_time(record)}"
+    if record.initial:
+        yield "initial weights", f"{record.initial.why}{DEFENCE if record.initial.found else ''}"
 
 
 def _comparisons(record: Record) -> Iterator[tuple[str, str]]:
+    """What was asked for besides."""
     if record.sweep:
         states = ", ".join(f"{num} {state}" for state, num in record.sweep.num_trials.items())
         most = max(record.sweep.trials, key=lambda trial: trial.num_recovered)
@@ -133,37 +125,45 @@ def _attack_time(record: Record) -> str:
     return f"{record.seconds['attack']:.1f} s{before}"
 
 
-def _fitted(record: Record) -> str:
-    fitting = record.fitting
-    if fitting.private_accuracy is None or fitting.unseen_accuracy is None:
+def _checked(record: Record) -> str:
+    check = record.data_check
+    if check.private_accuracy is None or check.unseen_accuracy is None:
         return UNCHECKED
-    return f"{fitting.measure} {fitting.private_accuracy:.0%}, on unseen ones {fitting.unseen_accuracy:.0%}"
+    return f"{check.measure} {check.private_accuracy:.0%}, on unseen samples {check.unseen_accuracy:.0%}"
 
 
 # A preflight --------------------------------------------------------------------------------------------------
 
 
-def show(preflight: Preflight) -> list[Part]:
-    """The verdict, the attacks, what the weights show."""
+def show(preflight: Preflight, verbose: bool = False) -> list[Piece]:
+    """The line that matters, the attacks, the notes; `verbose`: also the layers and the spectrum."""
     verdict, notes = Text(clean(_verdict(preflight)), style="bold"), _notes(preflight)
     if preflight.architecture is None:
         return [verdict, notes]
-    return [verdict, _attacks(preflight), _layers(preflight), _spectrum(preflight), notes]
+    details: list[Piece] = [_layers(preflight), _spectrum(preflight)] if verbose else []
+    return [verdict, _attacks(preflight), *details, notes]
 
 
 def _verdict(preflight: Preflight) -> str:
-    net = f"{preflight.architecture or 'not a net that is covered'}, {preflight.num_parameters:,} parameters"
+    size = f"{preflight.num_parameters:,} parameters"
+    model = f"{preflight.architecture}, {size}" if preflight.architecture else size
     auto = preflight.attacks[0]
+    if preflight.applies and not auto.applies:
+        return (
+            f"ids that occurred in training can be read off (--method diary), samples cannot: {auto.why} ({model})"
+        )
     if preflight.applies:
-        return f"{net}: there is something to attack, for about {duration(auto.seconds)}"
-    return f"{net}: nothing to attack, an audit would be inconclusive; {auto.why}"
+        return f"attackable; estimated time {duration(auto.seconds)} on one core ({model})"
+    return f"nothing to attack, an audit would be inconclusive: {auto.why} ({model})"
 
 
 def _attacks(preflight: Preflight) -> Table:
-    table = Table("attack", "applies", "why", "about, here", box=None, pad_edge=False)
-    for outlook in preflight.attacks:
-        words = "yes" if outlook.applies else "no"
-        table.add_row(*map(Text, (outlook.attack, words, clean(outlook.why), duration(outlook.seconds))))
+    table = Table("attack", "applies", "why", "one core", "memory", box=None, pad_edge=False)
+    for applicability in preflight.attacks:
+        words = "yes" if applicability.applies else "no"
+        size = "" if applicability.bytes is None else f"{applicability.bytes / GB:.1f} GB"
+        cells = (applicability.attack, words, clean(applicability.why), duration(applicability.seconds), size)
+        table.add_row(*map(Text, cells))
     return table
 
 

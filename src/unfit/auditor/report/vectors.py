@@ -1,4 +1,4 @@
-"""Samples that are no pictures, as people read them: column by column, in truth and as they came back."""
+"""Samples that are not images, as people read them: column by column, true and reconstructed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from unfit.auditor.record import OF_FEATURES, Record
 from unfit.base.errors import clean
 
 MOST_ROWS = 60_000  # of all samples together: 2 MB of a page
-ROWS = (12, 60)  # of one sample: so many even of the largest sets, and no more than that of the smallest
+ROWS = (12, 60)  # of one sample: of the largest sets, and of the smallest
 MANY_COLUMNS, MOSTLY_ZERO = 50, 0.8  # named columns, share of zeros: then a sample is a list of what it has
-LITTLE = 0.1  # of the largest value: what else comes back below it is the attack's noise, not an entry
+LITTLE = 0.1  # of the largest value: a reconstructed value below it is the attack's noise, not an entry
 LONGEST_NAME = 60  # letters
 STILLS = 6  # samples that a page shows where no script runs …
 STILL_ROWS = 12  # … and rows of each
@@ -43,7 +43,7 @@ class Tables:
     rows: list[list[Row]]
     num_left: int
     largest_left: list[float]  # of the errors, in the columns that are left out
-    more_entries: list[tuple[int, int]]  # entries left out: in truth, and of what came back
+    more_entries: list[tuple[int, int]]  # entries left out: of the sample, and of its reconstruction
     names: dict[int, str]  # of the columns that are shown
     noun: str  # of a column that has no name
     has_entries: bool  # whether a sample is read as a list of what it has
@@ -66,7 +66,7 @@ class Tables:
 
 
 def as_tables(record: Record, arrays: Mapping[str, Tensor]) -> Tables | None:
-    """Of vectors, and of features whose pictures are beside them; a redacted audit has no values to show."""
+    """Of vectors, and of features that are shown with images; a redacted audit has no values to show."""
     names = OF_FEATURES if OF_FEATURES[0] in arrays else ("original", "reconstruction")
     true, back = (arrays[name].double() for name in names)
     if record.redacted or true.ndim != 2:
@@ -116,7 +116,7 @@ def _chosen(true: Tensor, back: Tensor, lists: bool, num: int) -> Tensor:
 
 
 def _entry_weights(true: Tensor, back: Tensor) -> Tensor:
-    """What the sample has comes first, then what came back instead, each by its share of the largest value."""
+    """The entries of the sample first, then those of its reconstruction, each by its share of the largest."""
     return torch.maximum(_of_largest(true), _of_largest(back)) + (true > 0)
 
 
@@ -129,7 +129,7 @@ def _came_back(back: Tensor) -> Tensor:
 
 
 def _apart(true: Tensor, back: Tensor) -> Tensor:
-    """How far a value, or what came back of it, is from the mean of its column, in the column's own deviations."""
+    """How far a value, or its reconstruction, is from the mean of its column, in standard deviations of it."""
     mean, std = true.mean(0), true.std(0, correction=0)
     usual = std[std > 0].median() if (std > 0).any() else std.new_ones(())
     return torch.maximum((true - mean).abs(), (back - mean).abs()) / torch.where(std > 0, std, usual)
@@ -141,7 +141,7 @@ def _rounded(values: Tensor) -> list[float]:
 
 
 def short(name: str) -> str:
-    """A stranger's name as one printable line of a few words."""
+    """A name from a file as one printable line of a few words."""
     shown = clean(name[: LONGEST_NAME + 1])
     return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 1]}…"
 

@@ -17,7 +17,7 @@ from unfit.base.formats.limits import CHECKPOINTS, Weights, check_file, kept
 from unfit.base.formats.numpy import read_npz
 from unfit.base.formats.onnx import read_onnx
 from unfit.base.formats.pytorch import read_state_dict
-from unfit.base.formats.sklearn import read_skops
+from unfit.base.formats.sklearn import read_pickled, read_skops
 from unfit.base.formats.tensors import read_safetensors, without_wrappers
 
 
@@ -49,6 +49,14 @@ FORMATS = (
     Format("keras", "Keras", (".keras",), "keras", "net", read_keras),
     Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "net or tensors", read_h5),
     Format("skops", "scikit-learn, saved with skops", (".skops",), None, "net", read_skops),
+    Format(
+        "pickle",
+        "scikit-learn, saved with joblib or pickle, which is read and not run",
+        (".joblib", ".pkl", ".pickle"),
+        None,
+        "net",
+        read_pickled,
+    ),
     Format("huggingface", "Hugging Face folder, sharded or not", ("config.json",), None, "tensors", read_folder),
     Format("peft", "PEFT adapter folder", ("adapter_config.json",), None, "tensors", read_adapter),
 )
@@ -64,14 +72,19 @@ def kind_of_model(path: Path) -> str | None:
     return kind_of(path, {suffix: each.kind for each in FORMATS for suffix in each.suffixes} | SUFFIXES)
 
 
+def check_model(path: Path) -> None:
+    """Refuse what is not there, or too large, before anything else is done."""
+    if not path.is_dir():
+        check_file(path)
+
+
 def read_model(path: str | Path) -> Weights | nn.Module:
     """Named tensors, or a net where the file also says how they are used. The content decides, not the suffix.
 
-    A net is in eval mode, in float32, takes pictures with their channels first, and returns logits.
+    A net is in eval mode, in float32, takes images with their channels first, and returns logits.
     """
     path = Path(path)
-    if not path.is_dir():
-        check_file(path)
+    check_model(path)
     kind = kind_of_model(path)
     if kind in REFUSED:
         raise UnfitError(f"{path}: this is {REFUSED[kind]}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from unfit.base.errors import UnfitError
 from unfit.base.files import read_json
-from unfit.base.formats.limits import Weights, check_file, check_shapes, check_size, whole
+from unfit.base.formats.limits import Weights, check_file, check_shapes, check_size, undamaged
 from unfit.base.formats.pytorch import read_state_dict
 from unfit.base.formats.tensors import natural, read_safetensors, without_wrappers
 
@@ -38,7 +38,7 @@ def read_adapter(folder: Path) -> Weights:
 def adapter_scale(folder: Path) -> float:
     """What B·A is multiplied with before it is added to the weights: α/r, or α/√r for rank-stabilised LoRA."""
     content = _read_small(folder / "adapter_config.json")
-    with whole(folder / "adapter_config.json", "PEFT"):
+    with undamaged(folder / "adapter_config.json", "PEFT"):
         rank, alpha = int(content["r"]), float(content["lora_alpha"])
         return alpha / (math.sqrt(rank) if content.get("use_rslora") else rank)
 

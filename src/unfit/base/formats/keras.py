@@ -1,7 +1,7 @@
 """Keras files, read with h5py alone: `.keras`, whole models in `.h5`, and weights alone.
 
-Keras has the channels of a picture last, PyTorch first. The net takes them first: kernels are turned, and the rows
-of a dense layer behind a flattened picture are put in PyTorch's order.
+Keras has the channels of an image last, PyTorch first. The net takes them first: kernels are turned, and the rows
+of a dense layer behind a flattened image are put in PyTorch's order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, as_net, batch_norm, convolution, dense, layer_norm
-from unfit.base.formats.limits import Weights, bounded, check_shapes, check_zip, ready, rehearsed, whole
+from unfit.base.formats.limits import Weights, bounded, check_shapes, check_zip, ready, rehearsed, undamaged
 from unfit.base.formats.numpy import NUMBERS
 from unfit.base.formats.tensors import natural
 
@@ -42,7 +42,7 @@ class CannotReadError(Exception):
 
 def read_keras(path: Path) -> nn.Module:
     """A `.keras` archive: `config.json` has the layers, `model.weights.h5` their weights."""
-    with whole(path, "Keras"), zipfile.ZipFile(path) as archive:
+    with undamaged(path, "Keras"), zipfile.ZipFile(path) as archive:
         check_zip(path, archive)
         config = json.loads(archive.read("config.json"))
         content = archive.read("model.weights.h5")
@@ -56,8 +56,8 @@ def _read_archived(path: Path, config: dict[str, Any], content: bytes) -> nn.Mod
 
 def read_h5(path: Path) -> Weights | nn.Module:
     """A whole model has its layers in `model_config`; weights alone do not say how they are used."""
-    with whole(path, "Keras"):
-        _check_heaps(path)
+    with undamaged(path, "Keras"):
+        check_heaps(path)
         return rehearsed(path, lambda: _read_file(path))
 
 
@@ -77,7 +77,7 @@ def _opened(path: Path, source: Path | io.BytesIO) -> Any:
     return h5py.File(source, "r")
 
 
-def _check_heaps(path: Path) -> None:
+def check_heaps(path: Path) -> None:
     """Strings are objects in heaps, one behind the other. HDF5 follows damaged sizes for ever, so add them up."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         start = content.find(HEAP)
@@ -204,10 +204,10 @@ class Place:
     """Where in the net a layer stands: the shape of a sample as Keras has it, and the order of its features."""
 
     shape: tuple[int, ...]
-    order: Tensor | None = None  # behind a flattened picture: Keras' numbers of the features, in our order
+    order: Tensor | None = None  # behind a flattened image: Keras' numbers of the features, in our order
 
     def features(self, values: Tensor) -> Tensor:
-        """Per feature or channel, in our order, and broadcast over pictures."""
+        """Per feature or channel, in our order, and broadcast over images."""
         values = values if self.order is None or values.numel() == 1 else values.flatten()[self.order]
         return values.reshape(-1, 1, 1) if len(self.shape) == 3 else values
 
@@ -320,7 +320,7 @@ def _flatten(layer: Layer, place: Place) -> list[nn.Module]:
 
 
 def _reshape(layer: Layer, place: Place) -> list[nn.Module]:
-    """Only what keeps the order of the values: a vector as a grey picture."""
+    """Only what keeps the order of the values: a vector as a grey image."""
     height, width, channels = (*layer.settings["target_shape"], 0, 0, 0)[:3]
     if len(place.shape) != 1 or place.order is not None or channels != 1 or min(height, width) < 1:
         raise CannotReadError(f"from {place.shape} to {layer.settings['target_shape']}")
@@ -355,7 +355,7 @@ def _same_pads(layer: Layer, place: Place, reach: list[int], stride: tuple[int, 
 def _slide(
     place: Place, reach: list[int], stride: tuple[int, int], pads: tuple[int, int, int, int], channels: int
 ) -> None:
-    """The shape after a window has moved over the picture."""
+    """The shape after a window has moved over the image."""
     height = (place.shape[0] + pads[2] + pads[3] - reach[0]) // stride[0] + 1
     width = (place.shape[1] + pads[0] + pads[1] - reach[1]) // stride[1] + 1
     place.shape = (height, width, channels)

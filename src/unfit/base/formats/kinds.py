@@ -22,14 +22,15 @@ MARKS = {
 REFUSED = {
     "torchscript": "a TorchScript archive: it holds code beside the weights, and nothing is run here; "
     "load it with torch.jit.load and save its state_dict()",
-    "pickle": "a pickle, which could run code, so it was not loaded; save a scikit-learn model as .skops or ONNX, "
-    "a PyTorch model as torch.save(model.state_dict()), or pass the object in Python",
     "gguf": "a GGUF file, which holds a quantised language model; no attack covers these",
     "numpy": "a single NumPy array; save a state dict, a .safetensors file, or all arrays with numpy.savez",
     "compressed": "a compressed file; unpack it first",
     "tflite": "a TensorFlow Lite model; save the Keras model as .keras or .h5 instead",
     "savedmodel": "a TensorFlow SavedModel, which holds code; save the Keras model as .keras or .h5 instead",
     "tensorflow": "a TensorFlow checkpoint; save the Keras model as .keras or .h5 instead",
+    "pt2": "a program that torch.export wrote, a graph without the module; save its weights, "
+    "torch.save(program.state_dict, 'model.pt'), and give the code that builds the model with `model`; "
+    "or export it as ONNX",
     "zip": "a zip archive of an unknown kind; `unfit formats` lists what can be read",
 }
 FOLDERS = {  # by a file in them
@@ -40,9 +41,6 @@ FOLDERS = {  # by a file in them
     "checkpoint": "tensorflow",
 }
 SUFFIXES = {  # of what is refused
-    ".pkl": "pickle",
-    ".pickle": "pickle",
-    ".joblib": "pickle",
     ".pb": "savedmodel",
     ".index": "tensorflow",
 }
@@ -65,6 +63,8 @@ def kind_of(path: Path, suffixes: dict[str, str]) -> str | None:
         found = "tflite"
     elif not found and start[:1] == b"\x80" and start[1:2] <= b"\x05" and end == b".":  # PROTO … STOP
         found = "pickle"
+    if found == "compressed" and suffixes.get(path.suffix.lower()) == "pickle":
+        found = "pickle"  # joblib compresses
     return found or suffixes.get(path.suffix.lower()) or ("zip" if zipfile.is_zipfile(path) else None)
 
 
@@ -85,6 +85,8 @@ def _archive(path: Path) -> str | None:
     last = {name.rpartition("/")[2] for name in names}
     if "constants.pkl" in last and any("/code/" in f"/{name}" for name in names):
         return "torchscript"
+    if "archive_format" in last or "serialized_exported_program.json" in last:
+        return "pt2"
     if "data.pkl" in last:
         return "pytorch"
     if "model.weights.h5" in names and "config.json" in names:

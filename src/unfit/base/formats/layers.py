@@ -90,7 +90,7 @@ def convolution(weight: Tensor, bias: Tensor | None, **settings: int | tuple[int
 
 
 def batch_norm(rank: int, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor, eps: float) -> nn.Module:
-    """In its inference form, of a batch of vectors (rank 2) or pictures (rank 4)."""
+    """In its inference form, of a batch of vectors (rank 2) or images (rank 4)."""
     layer = (nn.BatchNorm2d if rank == 4 else nn.BatchNorm1d)(len(mean), eps=eps)
     layer.load_state_dict(
         {

@@ -1,4 +1,4 @@
-"""Files come from strangers: every size is checked before memory is allocated, and damage is one clear line."""
+"""Files come from anybody: every size is checked before memory is allocated, and damage is one clear line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kept(what: str, path: Path, read: Callable[[Path], T]) -> T:
 
 
 @contextmanager
-def whole(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+def undamaged(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
     """What a damaged file raises becomes one line. `errors` are those of the format's own package."""
     try:
         yield

@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from unfit.base.errors import UnfitError
-from unfit.base.formats.limits import Weights, check_shapes, check_zip, whole
+from unfit.base.formats.inert import array_of, plain
+from unfit.base.formats.limits import Weights, check_shapes, check_zip, undamaged
+from unfit.base.formats.pickles import Machine
 
 NUMBERS = "fiub"  # kinds of NumPy's types: floats, whole numbers, bools
 
 
 def read_npz(path: Path) -> Weights:
     """All arrays, in the order of the file. What they claim to be is looked at before any of them is read."""
-    with whole(path, "NumPy", SyntaxError, TokenError), zipfile.ZipFile(path) as archive:
+    with undamaged(path, "NumPy", SyntaxError, TokenError), zipfile.ZipFile(path) as archive:
         check_zip(path, archive)
         names = list(dict.fromkeys(archive.namelist()))
         claims = {name.removesuffix(".npy"): _claim(archive, name) for name in names}
@@ -51,6 +53,20 @@ def read_array(data: bytes) -> np.ndarray[Any, Any]:
     if math.prod(shape) * dtype.itemsize != len(data) - file.tell():
         raise ValueError("an .npy file that does not have the size it tells")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
+
+
+def read_any(data: bytes | memoryview) -> Any:
+    """An .npy file of numbers, texts or records; of objects, which are a pickle, what that stands for."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an .npy file of version {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    rest = memoryview(data)[file.tell() :]
+    if dtype.hasobject:
+        return plain(Machine(rest).run())
+    return array_of(rest, dtype, shape, by_columns)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unfit.base.errors import MAX_LISTED, UnfitError, listed, needs
+from unfit.base.errors import MAX_LISTED, NotApplicableError, UnfitError, listed, needs
 from unfit.base.formats.layers import Affine, Step, as_net, dense
-from unfit.base.formats.limits import check_file, check_shapes, check_size, ready, whole
+from unfit.base.formats.limits import check_file, check_shapes, check_size, ready, undamaged
 from unfit.base.formats.operators import BATCH, FLOATS, Call, CannotReadError, Op, layers_of, rank_after
 
 Constants = dict[str, Tensor]
@@ -31,17 +31,48 @@ def read_onnx(path: Path) -> nn.Module:
         from google.protobuf.message import DecodeError
     except ImportError as error:
         raise needs("onnx", "onnx", str(path)) from error
-    with whole(path, "ONNX", DecodeError):
+    with undamaged(path, "ONNX", DecodeError):
         model = onnx.load_model(path, load_external_data=False)
         if not model.graph.node:
             raise ValueError("it holds no graph")
+        _refuse_others(path, {node.op_type for node in model.graph.node})
         constants = _constants(path, model.graph)
         ops = _ops(model, constants)
         inputs = [each for each in model.graph.input if each.name not in constants]
         if len(inputs) != 1:
             raise UnfitError(f"{path}: expected a net with one input, found {len(inputs)}")
         wanted = _needed(ops, _logits(path, model.graph, ops), inputs[0].name, constants)
-        return ready(path, _net(path, wanted, inputs[0], constants))
+        later = {name: node.op_type for node in model.graph.node for name in node.output[1:]}
+        return ready(path, _net(path, wanted, inputs[0], constants, later))
+
+
+# Models that are no nets. Each of these keeps training samples, or values of them, as they are.
+SUPPORT_VECTORS = (
+    "a support vector machine, not a net: its support vectors are training samples, stored as they are"
+)
+TREES = "an ensemble of trees, not a net, whose thresholds lie between values of training samples"
+LINEAR = "a linear model, which holds one mixture of all samples for each output"
+OTHERS = {
+    "SVMClassifier": SUPPORT_VECTORS,
+    "SVMRegressor": SUPPORT_VECTORS,
+    "TreeEnsembleClassifier": TREES,
+    "TreeEnsembleRegressor": TREES,
+    "LinearClassifier": LINEAR,
+    "LinearRegressor": LINEAR,
+}
+NEIGHBOURS = "a search for nearest neighbours, not a net: the file holds the training samples, as they are"
+
+
+def _refuse_others(path: Path, kinds: set[str]) -> None:
+    """Models that are no nets, in their own words."""
+    found = next((words for kind, words in OTHERS.items() if kind in kinds), None)
+    if found is None and "TopK" in kinds and kinds & {"Scan", "CDist"}:
+        found = NEIGHBOURS
+    if found:
+        raise NotApplicableError(
+            f"{path}: this is {found}. No attack here reads it, so this is no pass; "
+            "anyone who has the file may read what it stores"
+        )
 
 
 # Reading the file ------------------------------------------------------------------------------------------
@@ -230,7 +261,7 @@ def _near(a: float, b: float) -> bool:
 # Layers ----------------------------------------------------------------------------------------------------
 
 
-def _net(path: Path, wanted: list[Op], source: Any, constants: Constants) -> nn.Module:
+def _net(path: Path, wanted: list[Op], source: Any, constants: Constants, later: dict[str, str]) -> nn.Module:
     sides = source.type.tensor_type.shape.dim
     values, ranks, batch = {source.name: 0}, {source.name: len(sides)}, sides[0].dim_value if sides else 0
     uses = Counter(name for op in wanted for name in op.inputs)
@@ -239,6 +270,9 @@ def _net(path: Path, wanted: list[Op], source: Any, constants: Constants) -> nn.
     for op in wanted:
         computed = [name for name in op.inputs if name and name not in constants]
         if not computed or any(name not in values for name in computed):
+            strange = [f"{name!r} ({later[name]})" for name in computed if name in later]
+            if strange:
+                raise UnfitError(f"{path}: cannot read {listed(strange)}: an operator with several outputs")
             raise UnfitError(f"{path}: {op} is not computed from the net's input")
         call = Call(op, tuple(constants.get(name) for name in op.inputs), ranks[computed[0]], batch)
         sources = tuple(values[name] for name in computed)

@@ -6,6 +6,7 @@ import pickle
 import re
 import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ import torch
 from torch import Tensor
 
 from unfit.base.errors import UnfitError, listed
-from unfit.base.formats.limits import Weights, check_shapes, check_zip, kept, whole
+from unfit.base.formats.limits import Weights, check_shapes, check_zip, kept, undamaged
 
 HOLDERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights")
-OPTIMISERS = ("optimizer_state_dict", "optimizer_states", "optimizer", "optimizer_state", "optim", "opt")
-MOMENTS = ("exp_avg", "momentum_buffer")  # what Adam and its relatives, and SGD, call the running sum of gradients
+CURRENT = ("last", "latest", "current", "student", "online")  # of several states of one net: the one in training
 MAX_DEPTH = 4  # of dicts inside each other; a pickle can hold a dict that holds itself
 ALONE = "save only model.state_dict(), or use .safetensors"
 
@@ -25,27 +25,8 @@ ALONE = "save only model.state_dict(), or use .safetensors"
 def read_state_dict(path: Path) -> Weights:
     weights = _tensors(path, read_content(path))
     check_shapes(path, (value.shape for value in weights.values()))
-    _check_storage(path, weights)
+    check_storage(path, weights)
     return weights
-
-
-def read_moments(path: Path) -> Weights:
-    """Running sums of gradients from an optimiser's state in the file, by the number of their parameter."""
-    content = _dict(read_content(path))
-    held = next((content[key] for key in OPTIMISERS if key in content), content)
-    held = held[0] if isinstance(held, list) and held else held  # Lightning keeps one for each optimiser
-    found: Weights = {}
-    for key, values in _dict(_dict(held).get("state")).items():
-        named = [_dict(values)[name] for name in MOMENTS if name in _dict(values)]
-        if isinstance(key, int) and named and _is_plain(named[0]) and named[0].is_floating_point():
-            found[str(key)] = named[0].detach()
-    check_shapes(path, (value.shape for value in found.values()))
-    _check_storage(path, found)  # before any value is looked at
-    return {key: value for key, value in found.items() if value.isfinite().all()}  # else training diverged
-
-
-def _dict(value: object) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def read_content(path: Path) -> Any:
@@ -56,7 +37,7 @@ def read_content(path: Path) -> Any:
 def _content(path: Path) -> Any:
     """`weights_only` refuses all but tensors and plain containers, so a malicious pickle does not run."""
     try:
-        with whole(path, "PyTorch"), warnings.catch_warnings():
+        with undamaged(path, "PyTorch"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, which the user cannot change
             if zipfile.is_zipfile(path):
                 with zipfile.ZipFile(path) as archive:
@@ -69,7 +50,7 @@ def _content(path: Path) -> Any:
         ) from error
 
 
-def _check_storage(path: Path, weights: Weights) -> None:
+def check_storage(path: Path, weights: Weights) -> None:
     """With stride 0 a few bytes stand for any number of values, which the first copy would write out."""
     for name, value in weights.items():
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
@@ -91,7 +72,7 @@ def _tensors(path: Path, content: Any) -> Weights:
             raise UnfitError(
                 f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()"
             )
-        if all(_is_plain(value) for value in content.values()):
+        if all(is_plain(value) for value in content.values()):
             return {str(key): value.detach() for key, value in content.items()}
         content = _inside(path, content)
     raise UnfitError(f"{path}: its dicts are nested too deeply; {ALONE}")
@@ -103,16 +84,23 @@ def _inside(path: Path, content: dict[Any, Any]) -> Any:
     nets = [key for key, value in content.items() if _is_state_dict(value)]
     if len(nets) == 1:
         return content[nets[0]]
+    if current := [key for key in nets if key in CURRENT] if _are_alike(content[key] for key in nets) else []:
+        return content[current[0]]
     if nets:
         raise UnfitError(f"{path}: holds several nets: {listed(nets)}; save the state dict of one")
-    others = [str(key) for key, value in content.items() if not _is_plain(value)]
+    others = [str(key) for key, value in content.items() if not is_plain(value)]
     raise UnfitError(f"{path}: not a state dict: found non-tensors {listed(others)}; save model.state_dict()")
 
 
 def _is_state_dict(value: object) -> bool:
-    return isinstance(value, dict) and bool(value) and all(_is_plain(each) for each in value.values())
+    return isinstance(value, dict) and bool(value) and all(is_plain(each) for each in value.values())
 
 
-def _is_plain(value: object) -> bool:
+def _are_alike(nets: Iterable[dict[Any, Tensor]]) -> bool:
+    """Whether these are states of one net."""
+    return len({tuple(value.shape for value in net.values()) for net in nets}) == 1
+
+
+def is_plain(value: object) -> bool:
     """A dense tensor with values: not sparse, not on `meta`."""
     return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from tokenize import TokenError  # what NumPy raises for a damaged header
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit.base.errors import UnfitError
+from unfit.base.errors import NoAttackError, UnfitError
+from unfit.base.formats.inert import plain
 from unfit.base.formats.layers import Affine, dense
-from unfit.base.formats.limits import check_shapes, check_zip, ready, whole
-from unfit.base.formats.numpy import read_array
+from unfit.base.formats.limits import check_shapes, check_zip, ready, undamaged
+from unfit.base.formats.packed import UNPACKING, content_of, read_pickles
+from unfit.base.formats.skops import Skops
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
 LOGITS = ("softmax", "logistic", "identity")  # final activations: left out, so that the net returns logits
-READ = (  # of the attributes in a file; training left many others
-    *("coefs_", "intercepts_", "activation", "out_activation_", "steps"),
-    *("mean_", "scale_", "min_", "with_mean", "with_std", "clip"),
-)
 
 
 def from_sklearn(estimator: Any) -> nn.Module:
@@ -33,21 +29,29 @@ def from_sklearn(estimator: Any) -> nn.Module:
 
 def read_skops(path: Path) -> nn.Module:
     """Needs neither skops nor scikit-learn. Nothing is built but arrays, numbers and strings."""
-    with whole(path, "skops", SyntaxError, TokenError), zipfile.ZipFile(path) as archive:
+    with undamaged(path, "skops", SyntaxError, TokenError), zipfile.ZipFile(path) as archive:
         check_zip(path, archive)
-        return _net(path, _value(json.loads(archive.read("schema.json")), archive, path))
+        return _net(path, Skops(archive).read())
+
+
+def read_pickled(path: Path) -> nn.Module:
+    """A perceptron of scikit-learn's in a pickle or a file of joblib, which is read and not run."""
+    with undamaged(path, "pickle", *UNPACKING):
+        return _net(path, plain(read_pickles(content_of(path)).tree))
 
 
 def _net(path: Path, estimator: Any) -> nn.Module:
     *before, last = [step for _, step in getattr(estimator, "steps", [("", estimator)])]
+    perceptron = _perceptron(path, last)  # first: of another estimator no pipeline is read
     layers = [layer for each in before for layer in _scaler(path, each)]
-    return ready(path, nn.Sequential(*layers, *_perceptron(path, last)))
+    return ready(path, nn.Sequential(*layers, *perceptron))
 
 
 def _perceptron(path: Path, mlp: Any) -> list[nn.Module]:
     if not all(hasattr(mlp, name) for name in ("coefs_", "intercepts_", "activation", "out_activation_")):
-        raise UnfitError(
-            f"{path}: {_kind(mlp)} is not a fitted MLPClassifier or MLPRegressor; no other estimator is read"
+        raise NoAttackError(
+            f"{path}: {_kind(mlp)} is not a fitted MLPClassifier or MLPRegressor: no attack applies; `unfit scan` "
+            "says what stands in it"
         )
     if mlp.activation not in ACTIVATIONS or mlp.out_activation_ not in LOGITS:
         raise UnfitError(f"{path}: cannot read the activations {mlp.activation!r} and {mlp.out_activation_!r}")
@@ -81,23 +85,3 @@ def _kind(thing: Any) -> str:
 def _tensor(value: Any) -> Tensor:
     with np.errstate(invalid="ignore"):  # damaged numbers are no numbers, and are refused where all weights are
         return torch.tensor(np.asarray(value, dtype=np.float64))
-
-
-def _value(node: dict[str, Any], archive: zipfile.ZipFile, path: Path) -> Any:
-    """What a node of `schema.json` stands for; of objects, the attributes that are read here."""
-    match node["__loader__"]:
-        case "JsonNode":
-            return json.loads(node["content"])
-        case "ListNode" | "TupleNode":
-            return [_value(each, archive, path) for each in node["content"]]
-        case "NdArrayNode" if node["type"] == "numpy":
-            return read_array(archive.read(node["file"]))
-        case "ObjectNode":
-            saved = {
-                name: _value(each, archive, path)
-                for name, each in node["content"]["content"].items()
-                if name in READ
-            }
-            return SimpleNamespace(saved_class=str(node["__class__"]), **saved)
-        case other:
-            raise UnfitError(f"{path}: cannot read a {node['__class__']} ({other})")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from unfit.base.formats.limits import Weights, check_shapes, whole
+from unfit.base.formats.limits import Weights, check_shapes, undamaged
 
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")  # DataParallel, torch.compile, Lightning modules
 
 
 def read_safetensors(path: Path) -> Weights:
-    with whole(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
+    with undamaged(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
         # the file is sorted by size; the numbers in the names give the order of the layers
         names = sorted(file.keys(), key=natural)
         check_shapes(path, (file.get_slice(name).get_shape() for name in names))
@@ -22,7 +22,7 @@ def read_safetensors(path: Path) -> Weights:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Texts that whoever saved the file put in its header."""
-    with whole(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
+    with undamaged(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
         return dict(file.metadata() or {})
 
 

@@ -1,6 +1,6 @@
-"""Buzaglo et al. 2023, Deconstructing Data Reconstruction: a function a figure.
+"""Buzaglo et al. 2023, Deconstructing Data Reconstruction: its targets, and what is computed.
 
-The targets are those of the captions; what is made of them at a smaller scale, `lab.py` says.
+The targets are those of the captions; `lab.py` says what is made of them at a smaller scale.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from unfit.auditor.audit import Audit
@@ -29,9 +30,9 @@ from unfit.lab.reproduce.claims import (
     undecided,
 )
 from unfit.lab.reproduce.haim2022 import MNIST, N500
-from unfit.lab.reproduce.item import Item, Made
+from unfit.lab.reproduce.item import Made
 from unfit.lab.reproduce.lab import FULL, Lab, Setup
-from unfit.lab.training import FitSettings, Loss
+from unfit.lab.settings import FitSettings, Loss
 
 CLASSES = (2, 3, 4, 5, 10)  # the figures show these
 CROSS_ENTROPY = FitSettings(loss="ce")
@@ -70,20 +71,8 @@ RISING = 0.8  # rank correlation of what rises with the number of classes
 MORE, MORE_MARGIN = 6, 1  # times as many good ones with 10 classes as with 2
 
 
-def fig3(lab: Lab) -> Made:
-    """Fig 3: 50 samples of each class, from 2 to 10 classes.
-
-    More classes leave more good reconstructions, though there are more samples too.
-    """
-    return _classes(lab, BY_CLASS)
-
-
 def fig10(lab: Lab) -> Made:
-    """Fig 10: 500 samples in all, from 2 to 10 classes.
-
-    More classes, more good reconstructions: with 10 classes over 6 times as many as with 2.
-    """
-    made = _classes(lab, FIXED)
+    made = by_classes(lab, FIXED)
     two, ten = (lab.audit(FIXED[c]).record.num_good for c in (2, 10))
     times = ten / max(1, two)
     claim = Claim(
@@ -97,7 +86,8 @@ def fig10(lab: Lab) -> Made:
     return Made(made.figure, [*made.claims, claim])
 
 
-def _classes(lab: Lab, setups: dict[int, Setup]) -> Made:
+def by_classes(lab: Lab, setups: dict[int, Setup]) -> Made:
+    """Similarity against output for each number of classes."""
     panels = [
         (f"{c} classes, n={lab.size(s).n}{lab.by(a)}", lab.audit(s, a))
         for a in lab.attacks
@@ -129,52 +119,13 @@ def more_with_classes(good: dict[int, int], sizes: dict[int, int]) -> Claim:
 
 
 def fig4(lab: Lab) -> Made:
-    """Fig 4: regression losses with weight decay: L2, L2.5 and Huber, n=300.
-
-    Samples come back from models of all three, though no label and no margin is left in them.
-    """
     claims = [come_back(lab.audit(setup), f"{loss} leaks", "yes") for loss, setup in REGRESSION.items()]
     panels = [(f"{loss}{lab.by(a)}", lab.audit(s, a)) for a in lab.attacks for loss, s in REGRESSION.items()]
     return Made(draw.scatter(panels, 3), claims)
 
 
-def fig11(lab: Lab) -> Made:
-    """Fig 11: the best of the model trained with the L2 loss."""
-    return _regression(lab, "l2")
-
-
-def fig12(lab: Lab) -> Made:
-    """Fig 12: the best of the model trained with |r|^2.5."""
-    return _regression(lab, "l2.5")
-
-
-def fig13(lab: Lab) -> Made:
-    """Fig 13: the best of the model trained with the Huber loss."""
-    return _regression(lab, "huber")
-
-
-def _regression(lab: Lab, loss: Loss) -> Made:
-    setup = REGRESSION[loss]
-    return Made(draw.grid(lab.audits(setup), 20, 4), [come_back(lab.audit(setup), f"{loss} leaks", "yes")])
-
-
-def fig5(lab: Lab) -> Made:
-    """Fig 5: good reconstructions against weight decay, two classes and ten; baselines of init 1e-3.
-
-    Certain weight decays make many more samples leak than a small start without any.
-    """
-    return _decays(lab, SUBMITTED)
-
-
-def fig9(lab: Lab) -> Made:
-    """Fig 9: Fig 5 with baselines of init 1e-4.
-
-    The corrected baseline does not change the claim.
-    """
-    return _decays(lab, BASELINE)
-
-
-def _decays(lab: Lab, baselines: dict[str, Setup]) -> Made:
+def by_decay(lab: Lab, baselines: dict[str, Setup]) -> Made:
+    """Good reconstructions against weight decay, two classes and ten, beside those of a net without decay."""
     figure, places = draw.blank(1, 2, 2.6)
     claims = []
     for axes, name, setups in zip(places, ("two", "ten"), (DECAYED, DECAYED10), strict=True):
@@ -186,7 +137,7 @@ def _decays(lab: Lab, baselines: dict[str, Setup]) -> Made:
             curves[f"{attack}, on unseen"] = [record.num_good_unseen for record in records]
         draw.lines(axes, chosen, curves, "weight decay", "good reconstructions")
         without = lab.audit(baselines[name])
-        small = "small start, no decay"
+        small = "small initial weights, no decay"
         axes.axhline(without.record.num_good, color=draw.RED, ls="--", lw=1, label=small)
         axes.set(xscale="log", title=f"{name} classes, n={without.record.num_samples}")
         good = {d: lab.audit(setups[d]).record.num_good for d in chosen if trained(lab.audit(setups[d]))}
@@ -206,10 +157,6 @@ def more_with_decay(name: str, good: dict[float, int], without: int, n: int) -> 
 
 
 def fig14(lab: Lab) -> Made:
-    """Fig 14: similarity against output for each weight decay, two classes of 50.
-
-    Some decays put more samples on the margin; models that do not fit all their samples leak as well.
-    """
     chosen = lab.thin(DECAYS)
     audits = {d: lab.audit(DECAYED[d]) for d in chosen}
     accuracy = {d: lab.facts(DECAYED[d])["train_accuracy"] for d in chosen}
@@ -243,19 +190,7 @@ def _any_of(leaky: int, models: int) -> Verdict:
     return "agrees" if leaky else "differs" if models else "too close to call"
 
 
-def fig6(lab: Lab) -> Made:
-    """Fig 6: the best reconstructions from CONV(3, 32)-1000, n=500.
-
-    Whole images come back although no kernel is larger than 3×3.
-    """
-    return Made(draw.grid(lab.audits(SHOWN)), [come_back(lab.audit(SHOWN), "a convolutional net leaks", "yes")])
-
-
 def fig15(lab: Lab) -> Made:
-    """Fig 15: kernel size against the number of channels.
-
-    Fewer channels leak less; between small kernels and those of the whole image there is a dip.
-    """
     kernels, channels = (KERNELS, CHANNELS) if lab.scale is FULL else SMALL_GRID
     audits = {(k, c): lab.audit(CONV[k, c]) for k in kernels for c in channels}
     good = {place: beyond_unseen(audit) for place, audit in audits.items() if trained(audit)}
@@ -300,14 +235,15 @@ def dip(good: dict[tuple[int, int], int], kernels: Sequence[int], n: int) -> Cla
     return compared(what, paper, ends, between, words, spread((ends, n), (between, n)))
 
 
-def fig16(lab: Lab) -> Made:
-    """Fig 16: the kernels of that model as images.
+def kernels(lab: Lab, setup: Setup) -> Figure:
+    """Those of the first layer as images."""
+    images = lab.target(setup).weights["layer1.weight"]
+    return draw.gallery(images, f"{len(images)} kernels", 16)
 
-    No image can be seen in 3×3 pixels: what comes back is nowhere in the kernels.
-    """
-    kernels = lab.target(SHOWN).weights["layer1.weight"]
-    by_kernels, by_attack = lab.audit(SHOWN, "weights"), lab.audit(SHOWN)
-    claim = compared(
+
+def not_in_kernels(lab: Lab, setup: Setup) -> Claim:
+    by_kernels, by_attack = lab.audit(setup, "weights"), lab.audit(setup)
+    return compared(
         "the images are not in the kernels",
         "obviously",
         by_attack.record.num_good,
@@ -315,14 +251,9 @@ def fig16(lab: Lab) -> Made:
         "{:.0f} good from the attack, {:.0f} from the kernels",
         spread(*((audit.record.num_good, audit.record.num_samples) for audit in (by_attack, by_kernels))),
     )
-    return Made(draw.gallery(kernels, f"{len(kernels)} kernels", 16), [claim])
 
 
 def fig8(lab: Lab) -> Made:
-    """Fig 8: is SSIM 0.4 a fair threshold?
-
-    Nearly all pairs above 0.4 look alike, and some below it. Beside it our calibration: what unseen samples reach.
-    """
     setups = {"CIFAR-10": N500, "MNIST": MNIST}
     claims = []
     for name, setup in setups.items():
@@ -350,10 +281,6 @@ def fair_threshold(name: str, words: str, threshold: float) -> Claim:
 
 
 def fig17(lab: Lab) -> Made:
-    """Fig 17: 5,000 samples of CIFAR-100, 10000-10000.
-
-    Most samples are near the margin; a few dozen come back.
-    """
     claims = [come_back(lab.audit(LARGE), "a large training set leaks", "a few dozen good of 5,000")]
     figure, places = draw.blank(2 * len(lab.attacks), 1, 3.4)
     for (attack, audit), best, every in zip(lab.audits(LARGE).items(), places[::2], places[1::2], strict=True):
@@ -365,21 +292,3 @@ def fig17(lab: Lab) -> Made:
         every.set(title="b  all samples", xlabel="output of the own class minus the next", ylabel="SSIM")
     draw.explain(figure, [lab.audit(LARGE)])
     return Made(figure, [*claims, on_margin(lab.audit(LARGE), "large training set")])
-
-
-ITEMS = (
-    Item(fig3, tuple(BY_CLASS.values()), 85),
-    Item(fig4, tuple(REGRESSION.values()), 240),
-    Item(fig5, (*DECAYED.values(), *DECAYED10.values(), *SUBMITTED.values()), 140),
-    Item(fig6, (SHOWN,), 20),
-    Item(fig8, (N500, MNIST), 70),
-    Item(fig9, (*DECAYED.values(), *DECAYED10.values(), *BASELINE.values()), 145),
-    Item(fig10, tuple(FIXED.values()), 250),
-    Item(fig11, (REGRESSION["l2"],), 75),
-    Item(fig12, (REGRESSION["l2.5"],), 75),
-    Item(fig13, (REGRESSION["huber"],), 95),
-    Item(fig14, tuple(DECAYED.values()), 75),
-    Item(fig15, tuple(CONV.values()), 140),
-    Item(fig16, (SHOWN,), 20),
-    Item(fig17, (LARGE,), 180),
-)

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from unfit.attacker.attacked_layer import read_layer
 from unfit.attacker.attacks import attack
 from unfit.attacker.attacks.inversion import Inversion
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.kinks import SPACING, large, meeting_points, thin
-from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.samples import Samples
 from unfit.base.nets import outputs
 from unfit.base.progress import Report, quiet
@@ -39,7 +39,7 @@ class Circle:
 
 def by_kinks(target: Target) -> Circle:
     """Ours: where first-layer neurons bend together, and the multipliers solved for."""
-    weight, bias = read_mixtures(target).gates
+    weight, bias = read_layer(target).gates
     assert bias is not None
     places = meeting_points(weight, bias, NUM_CANDIDATES, 0)
     kept = attack(target, "kkt")  # thinned before the multipliers are solved for
@@ -75,7 +75,7 @@ def panels(target: Target, private: Samples, rows: Mapping[str, Circle]) -> Figu
     dots(a, points, private.y, "a  training points")
     regions(b, target)
     dots(b, points, private.y, "b  output of the net")
-    dots(c, *_starts(), f"c  {NUM_CANDIDATES} random starts")
+    dots(c, *_starts(), f"c  {NUM_CANDIDATES} random first candidates")
     for (name, row), (d, e, f) in zip(rows.items(), zip(*[iter(others)] * 3, strict=True), strict=True):
         dots(d, *row.found, f"d  {name}: {len(row.found[0])} candidates")
         dots(e, *row.strong, f"e  {len(row.strong[0])} with a large λ")

@@ -241,20 +241,17 @@ def on_margin_of(what: str, correlation: float, p: float) -> Claim:
 
 def few(audit: Audit, what: str, paper: str, most: int) -> Claim:
     """At most a handful."""
-    record = audit.record
+    good, n, unseen, _ = _numbers(audit)
     return _if_trained(
-        audit, few_counts(what, paper, record.num_good, record.num_samples, record.num_good_unseen, most)
-    )
-
-
-def few_counts(what: str, paper: str, good: int, n: int, unseen: int, most: int) -> Claim:
-    return Claim(
-        claim=what,
-        paper=paper,
-        ours=f"{good} of {n} good, {unseen} on unseen",
-        rule=f"at most {most} good, ± {COUNT_MARGIN}",
-        verdict=judge(most - good, 0, COUNT_MARGIN),
-        by=f"{most - good:+d}",
+        audit,
+        Claim(
+            claim=what,
+            paper=paper,
+            ours=f"{good} of {n} good, {unseen} on unseen",
+            rule=f"at most {most} good, ± {COUNT_MARGIN}",
+            verdict=judge(most - good, 0, COUNT_MARGIN),
+            by=f"{most - good:+d}",
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from unfit.auditor.audit import Audit
 from unfit.auditor.match import GOOD
 from unfit.auditor.report.plots import pairs, shrink
-from unfit.base.pictures import stretch, tiles
+from unfit.base.images import stretch, tiles
 from unfit.lab.reproduce.claims import ssim_threshold, ssims
 
 COLOURS = ("#1971c2", "#d9480f")  # of the two classes; of several only their margin is shown, in the first
@@ -53,15 +53,15 @@ def save(figure: Figure, folder: Path) -> None:
 
 
 def _with_palette(found: re.Match[str]) -> str:
-    """A picture of so few colours takes a third of the bytes if they are numbered; others stay as they are."""
+    """An image of so few colours takes a third of the bytes if they are numbered; others stay as they are."""
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[0]))).convert("RGBA"))
     packed = np.ascontiguousarray(pixels).view(np.uint32)[..., 0]
     colours, numbers = np.unique(packed, return_inverse=True)
     if len(colours) > COLOURS_OF_A_SHEET or pixels[..., 3].min() < 255:
         return found[0]
-    light, picture = io.BytesIO(), Image.fromarray(numbers.reshape(packed.shape).astype(np.uint8), "P")
-    picture.putpalette(colours.view(np.uint8).reshape(-1, 4)[:, :3].tobytes())
-    picture.save(light, format="PNG", optimize=True)
+    light, image = io.BytesIO(), Image.fromarray(numbers.reshape(packed.shape).astype(np.uint8), "P")
+    image.putpalette(colours.view(np.uint8).reshape(-1, 4)[:, :3].tobytes())
+    image.save(light, format="PNG", optimize=True)
     return base64.b64encode(light.getvalue()).decode()
 
 
@@ -73,7 +73,7 @@ def blank(
     return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flatten())
 
 
-def picture(axes: Axes, pixels: np.ndarray, title: str, pad: float = 4) -> None:
+def image(axes: Axes, pixels: np.ndarray, title: str, pad: float = 4) -> None:
     few = Image.fromarray(pixels).quantize(COLOURS_OF_A_SHEET).convert("RGB")
     axes.imshow(np.asarray(few), interpolation="none")
     axes.set_title(title, pad=pad)
@@ -94,18 +94,18 @@ def grid(audits: Mapping[str, Audit], columns: int = 15, rows: int = 3) -> Figur
 
 
 def _stacked(sheets: Mapping[str, np.ndarray]) -> Figure:
-    """Sheets of pictures over the whole width, each under its title."""
+    """Sheets of images over the whole width, each under its title."""
     heights = [WIDTH * sheet.shape[0] / sheet.shape[1] + 0.3 for sheet in sheets.values()]
     figure = Figure((WIDTH, sum(heights)), layout="constrained")
     places = figure.subplots(len(sheets), 1, squeeze=False, height_ratios=heights).flatten()
     for axes, (title, sheet) in zip(places, sheets.items(), strict=True):
-        picture(axes, sheet, title)
+        image(axes, sheet, title)
     return figure
 
 
 def pairs_in(axes: Axes, audit: Audit, title: str, columns: int = 5, rows: int = 2) -> None:
     """The best pairs in a panel of a figure."""
-    picture(axes, np.asarray(pairs(audit.arrays, columns, rows, zoom=1)), title)
+    image(axes, np.asarray(pairs(audit.arrays, columns, rows, zoom=1)), title)
 
 
 def scatter(panels: Sequence[tuple[str, Audit]], columns: int = 4, share_x: bool = True) -> Figure:
@@ -190,7 +190,7 @@ def beside(names: Sequence[str], panels: Mapping[str, Sequence[tuple[float, floa
 def thresholds(audits: Mapping[str, Audit], columns: int = 20) -> Figure:
     """Pairs from the best to the middle one with their SSIM, and how members and unseen samples are spread."""
     figure = Figure((WIDTH, 2.9 * len(audits)), layout="constrained")
-    ratios = [0.55, 1] * len(audits)  # pictures are lower than what is drawn below them
+    ratios = [0.55, 1] * len(audits)  # images are lower than what is drawn below them
     places = list(figure.subplots(len(ratios), 1, height_ratios=ratios))
     for axes in places[3::2]:
         axes.sharey(places[1])
@@ -199,7 +199,7 @@ def thresholds(audits: Mapping[str, Audit], columns: int = 20) -> Figure:
         order = similarity.argsort(descending=True)[: max(columns, len(similarity) // 2)]
         chosen = order[np.linspace(0, len(order) - 1, min(columns, len(order))).round().astype(int)]
         images = [tiles(audit.arrays[key][chosen], len(chosen), 1)[0] for key in ("reconstruction", "original")]
-        picture(top, np.concatenate(images), f"{name}: SSIM from the best to the middle; blue: above 0.4", 14)
+        image(top, np.concatenate(images), f"{name}: SSIM from the best to the middle; blue: above 0.4", 14)
         side = images[0].shape[1] / len(chosen)
         for i, value in enumerate(similarity[chosen].tolist()):
             colour = COLOURS[0] if value > GOOD else RED

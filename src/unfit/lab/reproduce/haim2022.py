@@ -1,6 +1,6 @@
-"""Haim et al. 2022, Reconstructing Training Data from Trained Neural Networks: a function a figure or table.
+"""Haim et al. 2022, Reconstructing Training Data from Trained Neural Networks: its targets, and what is computed.
 
-The targets are those of the captions; what is made of them at a smaller scale, `lab.py` says.
+The targets are those of the captions; `lab.py` says what is made of them at a smaller scale.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from unfit.attacker.kinks import LIVE
 from unfit.auditor.audit import Audit
 from unfit.auditor.match import normalise
 from unfit.base.nets import outputs
+from unfit.lab.measurement import Table
 from unfit.lab.reproduce import circle, draw
 from unfit.lab.reproduce.claims import (
     COUNT_MARGIN,
     SIMILARITY_MARGIN,
     Claim,
-    Kind,
     come_back,
     compared,
     dozens,
@@ -31,9 +32,9 @@ from unfit.lab.reproduce.claims import (
     on_margin,
     spread,
 )
-from unfit.lab.reproduce.item import Item, Made, Table
+from unfit.lab.reproduce.item import Made
 from unfit.lab.reproduce.lab import Lab, Setup, describe
-from unfit.lab.training import FitSettings
+from unfit.lab.settings import FitSettings
 
 HANDFUL = 5
 GALLERY = 500  # images of Figs. 12 and 13
@@ -71,20 +72,7 @@ TABLE2 = {
 ACCURACY, ACCURACY_MARGIN = 0.04, 0.01  # a difference in test accuracy that the draw of the samples makes
 
 
-def fig1(lab: Lab) -> Made:
-    """Fig 1: training images from a classifier of 50 CIFAR-10 images.
-
-    Vehicles against animals, d-1000-1000-1: recognisable copies of the training images come out of the weights.
-    """
-    claim = come_back(lab.audit(N50), "training images come back", "most of those shown are recognisable")
-    return Made(draw.grid(lab.audits(N50)), [claim])
-
-
 def fig2(lab: Lab) -> Made:
-    """Fig 2: the scheme in two dimensions.
-
-    20 points on a circle with alternating labels: all come back, after weak and double candidates are dropped.
-    """
     target, private = lab.target(CIRCLE), lab.private(CIRCLE)
     points = private.x - private.mean
     made: dict[str, circle.Circle] = {
@@ -117,10 +105,6 @@ def fig2(lab: Lab) -> Made:
 
 
 def fig3(lab: Lab) -> Made:
-    """Fig 3: the best 45 of 500, CIFAR-10 and MNIST.
-
-    Test accuracies 77.6% and 88.0%; dozens of training images come back from each.
-    """
     claims = [
         dozens(lab.audit(N500), "CIFAR-10 images come back", "dozens"),
         dozens(lab.audit(MNIST), "MNIST digits come back", "dozens", "legible"),
@@ -145,10 +129,6 @@ FIG4 = {
 
 
 def fig4(lab: Lab) -> Made:
-    """Fig 4: similarity against the model's output, for training sets and nets of many sizes.
-
-    Good reconstructions lie on the margin; more samples are harder; biases in all layers do no harm.
-    """
     audits = {name: lab.audit(setup) for name, setup in FIG4.items()}
     claims = [on_margin(audit, _named(lab, name)) for name, audit in audits.items()]
     by_size = [audits[name].record for name in list(FIG4)[:4]]
@@ -167,11 +147,6 @@ def _named(lab: Lab, name: str) -> str:
 
 
 def fig5(lab: Lab) -> Made:
-    """Fig 5: model inversion, and the weights as images.
-
-    In 2-D inversion finds 7 points of 20; of images it gives class representatives. Of the first layer's weights
-    at most 3 or 4 resemble a training image.
-    """
     target, private = lab.target(CIRCLE), lab.private(CIRCLE)
     points, found = private.x - private.mean, circle.inverted(target)
     rows = target.weights["layer1.weight"]
@@ -206,74 +181,31 @@ def fig5(lab: Lab) -> Made:
     return Made(figure, claims)
 
 
-def fig6(lab: Lab) -> Made:
-    """Fig 6: the best 45, d-1000-1000-1, n=100."""
-    return _best(lab, N100)
-
-
-def fig7(lab: Lab) -> Made:
-    """Fig 7: the best 45, d-1000-1000-1, n=1000."""
-    return _best(lab, N1000)
-
-
-def fig8(lab: Lab) -> Made:
-    """Fig 8: the best 45, d-100-100-1, n=500."""
-    return _best(lab, NARROW)
-
-
-def fig9(lab: Lab) -> Made:
-    """Fig 9: the best 45, d-1000-500-100-1, n=500."""
-    return _best(lab, DEEP)
-
-
-def fig10(lab: Lab) -> Made:
-    """Fig 10: the best 45, d-1000-500-100-50-1, n=500."""
-    return _best(lab, DEEPER)
-
-
-def fig11(lab: Lab) -> Made:
-    """Fig 11: the best 45, non-homogeneous, n=500."""
-    return _best(lab, BIASED)
-
-
-def _best(lab: Lab, setup: Setup, rows: int = 3, columns: int = 15, kind: Kind = "good") -> Made:
-    claim = come_back(lab.audit(setup), "training images come back", "those shown are recognisable", kind)
-    return Made(draw.grid(lab.audits(setup), columns, rows), [claim])
-
-
-def fig12(lab: Lab) -> Made:
-    """Fig 12: model inversion on CIFAR-10, ordered by the output.
-
-    From many starts and settings it ends in similar, blurry images: averages of a class.
-    """
-    return _inverted(lab, N500, "CIFAR-10")
-
-
-def fig13(lab: Lab) -> Made:
-    """Fig 13: model inversion on MNIST, ordered by the output."""
-    return _inverted(lab, MNIST, "MNIST")
-
-
-def _inverted(lab: Lab, setup: Setup, name: str) -> Made:
-    audit, x = lab.audit(setup, "inversion"), lab.inverted(setup).x
-    phi = outputs(lab.target(setup).net(), x)[:, 0]
-    x = x[phi.argsort()]
+def inversions(lab: Lab, setup: Setup) -> Figure:
+    """What model inversion ends in, ordered by the output."""
+    x = _by_output(lab, setup)
     every = max(1, len(x) // GALLERY)
+    shown = x[::every][:GALLERY]
+    return draw.gallery(shown, f"{len(shown)} of {len(x)}, lowest output first", 25)
+
+
+def inversions_are_alike(lab: Lab, setup: Setup) -> Claim:
+    audit, x = lab.audit(setup, "inversion"), _by_output(lab, setup)
     far = x[: len(x) // 4]  # of one class, driven farthest
     samples = audit.arrays["original"][torch.tensor([s.label for s in audit.record.samples]) == 0]
-    claims = [
-        few(audit, f"inversion gives at most a handful, {name}", "class representatives", HANDFUL),
-        compared(
-            "its images are like each other",
-            "yes",
-            _alike(far),
-            _alike(samples - audit.arrays["original"].mean(0)),
-            "mean correlation {:.2f}; of training images {:.2f}",
-            SIMILARITY_MARGIN,
-        ),
-    ]
-    shown = x[::every][:GALLERY]
-    return Made(draw.gallery(shown, f"{len(shown)} of {len(x)}, lowest output first", 25), claims)
+    return compared(
+        "its images are like each other",
+        "yes",
+        _alike(far),
+        _alike(samples - audit.arrays["original"].mean(0)),
+        "mean correlation {:.2f}; of training images {:.2f}",
+        SIMILARITY_MARGIN,
+    )
+
+
+def _by_output(lab: Lab, setup: Setup) -> Tensor:
+    x = lab.inverted(setup).x
+    return x[outputs(lab.target(setup).net(), x)[:, 0].argsort()]
 
 
 def _alike(x: Tensor) -> float:
@@ -283,21 +215,11 @@ def _alike(x: Tensor) -> float:
     return float((values.sum(0).square().sum() / (d - 1) - n) / (n * (n - 1)))
 
 
-def fig14(lab: Lab) -> Made:
-    """Fig 14: all weights of the first layer as images, CIFAR-10."""
-    return _weights(lab, N500, "CIFAR-10")
-
-
-def fig15(lab: Lab) -> Made:
-    """Fig 15: all weights of the first layer as images, MNIST."""
-    return _weights(lab, MNIST, "MNIST")
-
-
-def _weights(lab: Lab, setup: Setup, name: str) -> Made:
+def neurons(lab: Lab, setup: Setup) -> Figure:
+    """All weights of the first layer as images."""
     target = lab.target(setup)
     images = target.weights["layer1.weight"].view(-1, *target.architecture.input_shape)
-    claim = few(lab.audit(setup, "weights"), f"weights give at most a handful, {name}", "3 or 4", HANDFUL)
-    return Made(draw.gallery(images, f"the {len(images)} neurons of the first layer", 40), [claim])
+    return draw.gallery(images, f"the {len(images)} neurons of the first layer", 40)
 
 
 FIG16 = {
@@ -310,10 +232,6 @@ FIG16 = {
 
 
 def fig16(lab: Lab) -> Made:
-    """Fig 16: similarity against output beyond the theory: standard init, mini-batches, few epochs.
-
-    Standard init gives less than the small one; mini-batches work; 10⁴ epochs are nearly as good as 10⁶.
-    """
     standard, small = lab.audit(STANDARD50), lab.audit(N50)
     short, long = lab.audit(SHORT_CIFAR), lab.audit(N500)
     claims = [
@@ -338,6 +256,11 @@ def fig16(lab: Lab) -> Made:
     return Made(draw.scatter(panels, 5), claims)
 
 
+def nearly_as_good(lab: Lab, short: Setup, long: Setup = N500) -> Claim:
+    """With a hundredth of the epochs."""
+    return _nearly(lab.audit(short), lab.audit(long))
+
+
 def _nearly(short: Audit, long: Audit) -> Claim:
     few_epochs, many = short.record.num_good, long.record.num_good
     share = few_epochs / max(1, many)
@@ -352,38 +275,8 @@ def _nearly(short: Audit, long: Audit) -> Claim:
     )
 
 
-def fig17(lab: Lab) -> Made:
-    """Fig 17: all 10 of a model with standard init."""
-    return _best(lab, STANDARD10, 1, 10)
-
-
-def fig18(lab: Lab) -> Made:
-    """Fig 18: the best 10 of 50, standard init."""
-    return _best(lab, STANDARD50, 1, 10)
-
-
-def fig19(lab: Lab) -> Made:
-    """Fig 19: the best 45 after 10⁴ epochs, CIFAR-10."""
-    made = _best(lab, SHORT_CIFAR)
-    return Made(made.figure, [*made.claims, _nearly(lab.audit(SHORT_CIFAR), lab.audit(N500))])
-
-
-def fig20(lab: Lab) -> Made:
-    """Fig 20: the best 45 after 10⁴ epochs, MNIST."""
-    return _best(lab, SHORT_MNIST, kind="legible")
-
-
-def fig21(lab: Lab) -> Made:
-    """Fig 21: the best 45 of a model trained in mini-batches of 50."""
-    return _best(lab, SGD)
-
-
 def table1(lab: Lab) -> Made:
-    """Table 1: training loss, test accuracy and test loss of the models of Fig 4.
-
-    All reach a training accuracy of 100%; more samples give a better test accuracy, more layers the same.
-    """
-    made = _table(lab, TABLE1)
+    made = accuracies(lab, TABLE1)
     fitted = [lab.facts(setup) for setup in TABLE1]
     by_size = [facts["test_accuracy"] for facts in fitted[:4]]
     worst = min(facts["train_accuracy"] for facts in fitted)
@@ -408,12 +301,8 @@ def table1(lab: Lab) -> Made:
     return replace(made, claims=[*claims, *made.claims])
 
 
-def table2(lab: Lab) -> Made:
-    """Table 2: the same for the models beyond the theory, of Fig 16."""
-    return _table(lab, TABLE2)
-
-
-def _table(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
+def accuracies(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
+    """How each target was fitted, beside the paper's numbers."""
     cells, claims, numbers = [], [], []
     for setup, (loss, accuracy, test_loss) in rows.items():
         fitted = lab.facts(setup)
@@ -457,30 +346,3 @@ def _table(lab: Lab, rows: dict[Setup, tuple[float, float, float]]) -> Made:
     kinds = ("training loss", "test accuracy, %", "test loss")
     panels = dict(zip(kinds, zip(*numbers, strict=True), strict=True))
     return Made(draw.beside([row[0] for row in cells], panels), claims, Table(columns=header, rows=tuple(cells)))
-
-
-ITEMS = (
-    Item(fig1, (N50,), 15),
-    Item(fig2, (CIRCLE,), 75),
-    Item(fig3, (N500, MNIST), 70),
-    Item(fig4, tuple(FIG4.values()), 225),
-    Item(fig5, (CIRCLE, N500, MNIST), 150, attacked=False, inverted=True),
-    Item(fig6, (N100,), 25),
-    Item(fig7, (N1000,), 50),
-    Item(fig8, (NARROW,), 20),
-    Item(fig9, (DEEP,), 35),
-    Item(fig10, (DEEPER,), 35),
-    Item(fig11, (BIASED,), 30),
-    Item(fig12, (N500,), 45, attacked=False, inverted=True),
-    Item(fig13, (MNIST,), 30, attacked=False, inverted=True),
-    Item(fig14, (N500,), 10, attacked=False),
-    Item(fig15, (MNIST,), 10, attacked=False),
-    Item(fig16, (*FIG16.values(), N50, N500), 195),
-    Item(fig17, (STANDARD10,), 5),
-    Item(fig18, (STANDARD50,), 5),
-    Item(fig19, (SHORT_CIFAR, N500), 60),
-    Item(fig20, (SHORT_MNIST,), 15),
-    Item(fig21, (SGD,), 105),
-    Item(table1, tuple(TABLE1), 240, attacked=False),
-    Item(table2, tuple(TABLE2), 160, attacked=False),
-)

@@ -1,18 +1,15 @@
-"""A figure or a table: a function that makes it, and what is written about it."""
+"""A figure or a table: what makes it, and what is written about it."""
 
 from __future__ import annotations
 
-import inspect
-import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Literal
 
 import matplotlib as mpl
-import torch
 from matplotlib.figure import Figure
 
 from unfit.attacker.attacks.fast import FastKKT
@@ -21,31 +18,40 @@ from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.attacks.unmix import Unmix
 from unfit.attacker.costs import operations_per_second, pass_operations
 from unfit.attacker.edges import tellable
+from unfit.auditor.audit import Audit
 from unfit.base.errors import UnfitError
-from unfit.base.files import Strict, new_file, new_folder, read_json, write_json
+from unfit.base.files import new_file, new_folder, read_json, write_json
 from unfit.base.nets import parse_architecture
 from unfit.base.times import duration
+from unfit.base.versions import versions
+from unfit.lab.measurement import (
+    MEASURES,
+    TRAINING,
+    Measurement,
+    Passage,
+    Table,
+    hashes,
+    machine,
+    markdown,
+    older,
+)
 from unfit.lab.reproduce.claims import Claim, Verdict, over_seeds, over_words
-from unfit.lab.reproduce.draw import STYLE, save
+from unfit.lab.reproduce.draw import STYLE, grid, save
 from unfit.lab.reproduce.lab import FULL, SMALL, WHERE, Lab, Measured, Setup
 
 FILES = ("results.json", "figure.png", "figure.svg", "text.md")
+Drawing = Callable[[Lab, Setup], Figure]
+Rule = Callable[[Lab, Setup], Claim]
 OTHERS = "others"  # the folder of what was measured with another seed or at another scale
 SHAPES = {"cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "mnist": (1, 28, 28), "circle": (2,)}
 FLOW_STEPS = 1500  # that training takes, about
 
 
-class Table(Strict):
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-class Results(Strict):
+class Results(Measurement):
     """`results.json`."""
 
     schema_version: Literal[2] = 2
     name: str
-    title: str
     scale: str
     attacks: list[str]
     seed: int
@@ -70,7 +76,7 @@ def _loud(claim: Claim) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """What a figure's function gives back; `table`, where the paper has one."""
+    """A figure and what is claimed of it; `table`, if the paper has one."""
 
     figure: Figure
     claims: list[Claim]
@@ -79,30 +85,20 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """`make` draws it and judges its claims; `targets`: all that it trains; `seconds`: measured at small scale.
+    """A row of the table of all figures and tables: `make` draws it and judges its claims.
 
-    `attacked`: whether by the attacks that are asked for; `inverted`: whether by model inversion.
+    `targets`: all that it trains; `seconds`: measured at small scale; `paper`: what it says. `attacked`:
+    whether by the attacks that are asked for; `inverted`: whether by model inversion.
     """
 
-    make: Callable[[Lab], Made]
-    targets: tuple[Setup, ...]
+    name: str  # haim2022/fig4
+    title: str
     seconds: float
+    targets: tuple[Setup, ...]
+    make: Callable[[Lab], Made]
+    paper: str = ""
     attacked: bool = True
     inverted: bool = False
-
-    @property
-    def name(self) -> str:
-        """haim2022/fig4."""
-        return f"{self.make.__module__.rpartition('.')[2]}/{self.make.__name__}"
-
-    @property
-    def title(self) -> str:
-        return (inspect.getdoc(self.make) or "").split("\n")[0].rstrip(".")
-
-    @property
-    def caption(self) -> str:
-        """The rest of the function's documentation: what the paper claims."""
-        return " ".join((inspect.getdoc(self.make) or "").split("\n")[1:]).strip()
 
     def full_seconds(self, lab: Lab) -> float:
         """At the size of a lab at full scale, on this machine, by operations counted: within a factor of three."""
@@ -117,6 +113,36 @@ class Item:
             except UnfitError:
                 return f"needs {WHERE[data][0]}"
         return f"about {duration(self.full_seconds(lab))}"
+
+
+def row(
+    name: str,
+    title: str,
+    seconds: float,
+    setup: Setup,
+    drawing: Drawing,
+    *rules: Rule,
+    also: tuple[Setup, ...] = (),
+    paper: str = "",
+    attacked: bool = True,
+    inverted: bool = False,
+) -> Item:
+    """An item of one target: its drawing, and a rule for each claim. `also`: targets that it is compared with."""
+
+    def make(lab: Lab) -> Made:
+        return Made(drawing(lab, setup), [rule(lab, setup) for rule in rules])
+
+    return Item(name, title, seconds, (setup, *also), make, paper, attacked, inverted)
+
+
+def best(columns: int = 15, rows: int = 3) -> Drawing:
+    """The best pairs of a target, by each attack."""
+    return lambda lab, setup: grid(lab.audits(setup), columns, rows)
+
+
+def claimed(judged: Callable[[Audit, str, str], Claim], claim: str, paper: str, attack: str | None = None) -> Rule:
+    """A claim that one audit decides, by the first attack if none is named; `claim` may name the {data}."""
+    return lambda lab, setup: judged(lab.audit(setup, attack), claim.format(data=WHERE[setup.data][0]), paper)
 
 
 def place_of(out: Path, item: Item, scale: str, seed: int) -> Path:
@@ -139,6 +165,9 @@ def make(item: Item, lab: Lab, place: Path, force: bool = False) -> Results:
         results = Results(
             name=item.name,
             title=item.title,
+            date=str(date.today()),
+            versions=versions(),
+            code=_code(lab),
             scale=lab.scale.name,
             attacks=list(lab.attacks),
             seed=lab.seed,
@@ -148,7 +177,7 @@ def make(item: Item, lab: Lab, place: Path, force: bool = False) -> Results:
             table=made.table,
             notes=lab.notes,
             seconds=round(max(here, spent(lab.used.values())), 1),
-            machine=_machine(),
+            machine=machine(),
             command=_command(item, lab),
         )
         write_json(partial if alone else partial / FILES[0], results.model_dump(mode="json"))
@@ -166,9 +195,10 @@ def _command(item: Item, lab: Lab) -> str:
     return " ".join(words)
 
 
-def _machine() -> str:
-    threads = torch.get_num_threads()
-    return f"{platform.machine()}, {threads} of {os.cpu_count()} cores, PyTorch {torch.__version__}"
+def _code(lab: Lab) -> dict[str, str]:
+    """Of all that it was made by: nothing is attacked for a table."""
+    attacked = any(measured.attack for measured in lab.used.values())
+    return hashes((*(MEASURES if attacked else TRAINING), "lab/reproduce"))
 
 
 def spent(measured: Iterable[Measured]) -> float:
@@ -185,44 +215,38 @@ def spent(measured: Iterable[Measured]) -> float:
 def text(seeds: Sequence[Results], item: Item, full: Sequence[Results] = ()) -> str:
     """The paper's claims, our numbers (over the seeds) and verdicts; then those at the paper's own size."""
     results = seeds[0]
-    lines = [f"# {results.title}", "", f"*{results.name}.* {item.caption}", "", *_tables(seeds)]
-    lines += ["", "![figure](figure.png)", ""]
-    if full:
-        lines += ["## At the paper's own size", "", *_tables(full), ""]
-    return "\n".join(lines)
+    parts = [
+        [f"# {results.title}"],
+        [f"*{results.name}.* {item.paper}"],
+        *_found(seeds),
+        ["![figure](figure.png)"],
+    ]
+    return markdown([*parts, *([["## At the paper's own size"], *_found(full)] if full else [])])
 
 
-def _tables(seeds: Sequence[Results]) -> list[str]:
+def _found(seeds: Sequence[Results]) -> list[Passage]:
     """Claims with their rules, what was measured of every target, and how."""
     results = seeds[0]
-    lines = ["| claim | paper | ours | verdict | by | rule | seeds |", "|---|---|---|---|---|---|---|"]
-    lines += [
-        row(c.claim, c.paper, c.ours, bold(c.verdict), c.by, c.rule, str(c.num_seeds)) for c in joined(seeds)
-    ]
-    lines += [
-        "",
-        "| target | attack | train acc. | test acc. | good | on unseen | recovered |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [_row(measured, seeds) for measured in results.measured]
-    if results.table:
-        lines += ["", row(*results.table.columns), "|---" * len(results.table.columns) + "|"]
-        lines += [row(*cells) for cells in results.table.rows]
-    lines += ["", *(f"{note}  " for note in results.notes)]
+    claims = Table(
+        columns=("claim", "paper", "ours", "verdict", "by", "rule", "seeds"),
+        rows=tuple(
+            (c.claim, c.paper, c.ours, bold(c.verdict), c.by, c.rule, str(c.num_seeds)) for c in joined(seeds)
+        ),
+    )
+    targets = Table(
+        columns=("target", "attack", "train acc.", "test acc.", "good", "on unseen", "recovered"),
+        rows=tuple(_row(measured, seeds) for measured in results.measured),
+    )
     numbers = ", ".join(str(each.seed) for each in seeds)
     one = f"seed {numbers}"
     several = f"seeds {numbers}: means, and extremes in brackets; the figure is of seed {results.seed}"
-    return [
-        *lines,
+    words = [
+        *(f"{note}  " for note in results.notes),
         f"Scale {results.scale}, {several if len(seeds) > 1 else one}; similarity: {results.similarity}. "
         "*good*: SSIM > 0.4; *recovered*: above what 1% of as many unseen samples reach.  ",
-        f"{results.seconds:.0f} s on {results.machine}: `{results.command}`",
+        ". ".join([f"{results.seconds:.0f} s on {results.machine}: `{results.command}`", *older(*seeds)]),
     ]
-
-
-def row(*cells: str) -> str:
-    """A line of a Markdown table; a bar in a cell, as in |r|, would end it."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return [claims, targets, *([results.table] if results.table else []), words]
 
 
 def bold(verdict: Verdict) -> str:
@@ -235,7 +259,7 @@ def joined(seeds: Sequence[Results]) -> list[Claim]:
     return [over_seeds(claims) for claims in zip(*(each.claims for each in seeds), strict=True)]
 
 
-def _row(first: Measured, seeds: Sequence[Results]) -> str:
+def _row(first: Measured, seeds: Sequence[Results]) -> tuple[str, ...]:
     """A target and an attack, over the seeds."""
     same = [
         m
@@ -248,7 +272,8 @@ def _row(first: Measured, seeds: Sequence[Results]) -> str:
     words = [
         [f"{m.train_accuracy:.1%}", f"{m.test_accuracy:.1%}", *each] for m, each in zip(same, cells, strict=True)
     ]
-    return row(f"{first.data}, {first.target}", first.attack or "–", *map(over_words, zip(*words, strict=True)))
+    numbers = map(over_words, zip(*words, strict=True))
+    return f"{first.data}, {first.target}", first.attack or "–", *numbers
 
 
 def _full_seconds(setup: Setup, attacks: Sequence[str]) -> float:

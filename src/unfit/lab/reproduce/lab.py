@@ -11,23 +11,25 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from unfit.attacker.attacks import named_attack, run_attack
+from unfit.attacker.attacked_layer import read_layer
+from unfit.attacker.attacks import named_attack
 from unfit.attacker.attacks.fast import FastKKT
 from unfit.attacker.attacks.inversion import Inversion
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.candidates import Candidates, load_candidates, save_candidates
 from unfit.attacker.method import Method
-from unfit.attacker.stationarity import Score
+from unfit.attacker.names import Score
 from unfit.attacker.sweep.run import sweep
 from unfit.auditor.audit import ATTACK_SHARE, MATCH_SHARE, Audit, find_candidates, load_audit
 from unfit.auditor.case import private_set, read_case
 from unfit.auditor.conclude import concluded
-from unfit.auditor.evidence import evidence, examine
-from unfit.auditor.request import AuditRequest, Policy
+from unfit.auditor.evidence import measure
+from unfit.auditor.examine import examine
+from unfit.auditor.policy import Policy
+from unfit.auditor.request import AuditRequest
 from unfit.auditor.samples import Samples
 from unfit.auditor.sources import read_source
 from unfit.auditor.verdict import BASELINES
@@ -36,8 +38,9 @@ from unfit.base.files import Strict, new_file, new_folder, read_json
 from unfit.base.load import load_target
 from unfit.base.progress import Report, quiet, split
 from unfit.base.target import Target
+from unfit.lab.measurement import MEASURES, TRAINING, hashes
 from unfit.lab.runs import fit_folder
-from unfit.lab.training import FitSettings
+from unfit.lab.settings import FitSettings
 
 ATTACKS = ("auto", "fast", "unmix", "paper")
 Data = Literal["cifar10", "mnist", "cifar100", "circle"]
@@ -202,7 +205,7 @@ class Lab:
     def run(self, setup: Setup) -> Path:
         """The run folder of a target, trained now if it is not there yet."""
         made, name = self.size(setup), self.source_name(setup)
-        folder = self.cache / "targets" / _key(made, name)
+        folder = self.cache / "targets" / _key(made, name, code=TRAINING)
         if setup.data == "cifar100" and made.data == "cifar10":
             self._note(
                 f"CIFAR-100 was not given: this is CIFAR-10, {describe(made)}, as large as is trained in minutes."
@@ -240,7 +243,7 @@ class Lab:
         attack = attack or self.attacks[0]
         run, made = self.run(setup), self.size(setup)
         how = {"paper": (self.scale.trials, self.scale.iterations), "inversion": self.scale.inversions}.get(attack)
-        folder = self.cache / "audits" / f"{run.name}-{attack}{_key(how) if how else ''}"
+        folder = self.cache / "audits" / f"{run.name}-{attack}-{_key(how, code=MEASURES)}"
         if not folder.is_dir():
             with (
                 new_folder(folder, False, AUDIT_FILES) as partial,
@@ -254,14 +257,14 @@ class Lab:
     def inverted(self, setup: Setup) -> Candidates:
         """The candidates of model inversion, kept because they are shown as well as matched."""
         run = self.run(setup)
-        file = self.cache / "inversions" / f"{run.name}-{self.scale.inversions}.safetensors"
+        file = self.cache / "inversions" / f"{run.name}-{_key(self.scale.inversions, code=MEASURES)}.safetensors"
         if not file.is_file():
             attack = Inversion(num_candidates=self.scale.inversions, seed=self.seed)
             with (
                 new_file(file, False) as partial,
                 self._telling(f"inversion of {describe(self.size(setup))}") as tell,
             ):
-                save_candidates(run_attack(attack, load_target(run), None, tell), partial)
+                save_candidates(attack.run(read_layer(load_target(run)), tell), partial)
         return load_candidates(file)
 
     def _attacked(self, run: Path, attack: str, setup: Setup, progress: Report) -> Audit:
@@ -279,17 +282,17 @@ class Lab:
             blind = 0 if attack == "auto" else None  # as the papers' attackers, who do not look for the seed
             value = named_attack("kkt" if attack == "paper" else attack, seed=self.seed, seeds=blind)
         pool = find_candidates(case, value, given, attacking)
-        examined = examine(case, Policy())
-        found = evidence(case, pool, Policy(), examined, progress=matching)
-        return Audit(*concluded([found], Policy(), examined.published))
+        examined = examine(case, Policy(), value, given)
+        found = measure(case, pool, Policy(), examined, matching)
+        return Audit(*concluded([found], examined, Policy()))
 
     def _papers(self, target: Target, name: str, made: Setup, progress: Report) -> Candidates | Path:
         """The papers' solver: a hundred runs with random settings, here or on a cluster, or one as published."""
         m, score, iterations = 2 * made.n, made.score or "auto", self.scale.iterations
         attack = PaperKKT(score=score, num_candidates=m, iterations=iterations, seed=self.seed)
         if self.scale.trials == 1:
-            return run_attack(attack, target, None, progress)
-        folder = self.cache / "sweeps" / f"{name}-{iterations}"
+            return attack.run(read_layer(target), progress)  # as published: the weights as they are
+        folder = self.cache / "sweeps" / f"{name}-{_key(iterations, code=MEASURES)}"
         sweep(target, self.scale.trials, folder, attack, seed=self.seed, ray=self.ray, progress=progress)
         return folder
 
@@ -340,9 +343,8 @@ def describe(setup: Setup) -> str:
     return ", ".join(words)
 
 
-def _key(*parts: object) -> str:
-    """A short name that differs where the settings do, and in another version of the package."""
-    plain = json.dumps(
-        [asdict(p) if isinstance(p, Setup) else p for p in (*parts, version("unfit"))], sort_keys=True
-    )
+def _key(*parts: object, code: Iterable[str]) -> str:
+    """A short name, of the settings and the code: results state which code made all of them."""
+    settings = [asdict(part) if isinstance(part, Setup) else part for part in parts]
+    plain = json.dumps([*settings, hashes(code)], sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""`unfit scan`: what stands in a file in plain sight."""
