@@ -20,9 +20,7 @@ from unfit.auditor.match import GOOD, match
 from unfit.base.files import read_json, write_json
 from unfit.lab.runs import source_of
 
-TRAINING = ("base/nets.py", *(f"lab/{name}.py" for name in ("fit", "settle", "trainee", "training")))
-MEASURES = ("attacker", "auditor", *TRAINING)  # what an audit of these targets depends on
-COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_proven", "num_candidates")
+COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_exact", "num_candidates")
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def paper(run: Path, seconds: float) -> dict[str, float]:
     case = read_case(AuditRequest(target=str(run), data=source_of(run)))
     settings = PaperKKT(num_candidates=2 * len(case.private), dtype="float32")
     began, x = time.perf_counter(), torch.zeros(0)
-    for iterate in paper_iterates(case.target, settings, case.mixtures.span.rank):
+    for iterate in paper_iterates(case.target, settings, case.layer.span.rank):
         x = iterate.x.detach()
         if time.perf_counter() - began > seconds:
             break

@@ -2,7 +2,7 @@
 
 `python benchmarks/defences.py DATA [NAME …]`, DATA holding cifar-10-batches-bin, trains one classifier (vehicles against
 animals, 3072-500-500-1) with each defence, by a plain PyTorch loop, and audits it as a stranger would who has its weights
-alone; its start is found by its seed, as docs/start.md says, where the defence does not prevent it. Accuracy is that on
+alone; its initial weights is found by its seed, as docs/initial-weights.md says, where the defence does not prevent it. Accuracy is that on
 2,000 other images. `--figure FILE` draws all that was measured. `dp` needs `unfit[dp]`. What was measured is kept in
 runs/defences, one file a run, and a run that was stopped goes on where it was.
 """
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit import Auto, MisfitError, audit, draw, draw_unseen, read_source
+from unfit import Auto, DataCheckError, audit, draw, draw_unseen, read_source
 
 RUNS = Path("runs/defences")
 N, NUM_TEST = 50, 2000
@@ -81,8 +81,8 @@ def pruned(share: float) -> Change:
 
 
 def shuffled(model: nn.Module) -> None:
-    """The function of docs/start.md."""
-    text = Path(__file__).parents[1].joinpath("docs", "start.md").read_text(encoding="utf-8")
+    """The function of docs/initial-weights.md."""
+    text = Path(__file__).parents[1].joinpath("docs", "initial-weights.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?def shuffle_start.*?)```", text, re.S)
     assert code
     names: dict[str, Change] = {}
@@ -183,14 +183,14 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     told = {"n": case.n, "accuracy": float(right.double().mean())}
     try:
         record = audit(model, private, control, attack=Auto(seeds=SEEDS_TRIED)).record
-    except MisfitError:  # the defence has left nothing of what the model knew
+    except DataCheckError:  # the defence has left nothing of what the model knew
         nothing = dict.fromkeys(("num_recovered", "num_recognisable", "num_exact", "on_unseen"), 0)
         return told | nothing | {"start_found": False, "verdict": "refused: it no longer knows its samples"}
     found = {key: getattr(record, key) for key in ("num_recovered", "num_recognisable", "verdict")}
     found["num_exact"] = sum(sample.grade == "exact" for sample in record.samples)
-    start = record.start is not None and record.start.found
+    initial = record.initial is not None and record.initial.found
     on_unseen = {"on_unseen": record.num_recognisable_unseen}
-    return told | {"start_found": start} | found | on_unseen
+    return told | {"start_found": initial} | found | on_unseen
 
 
 def row(words: str, runs: list[dict[str, Any]]) -> str:
@@ -198,9 +198,9 @@ def row(words: str, runs: list[dict[str, Any]]) -> str:
         return ", ".join(str(run[key]) for run in runs)
 
     accuracy = f"{accuracy_of(runs):.1f}%"
-    start = f"{sum(run['start_found'] for run in runs)} of {len(runs)}"
+    initial = f"{sum(run['start_found'] for run in runs)} of {len(runs)}"
     shown = f"{listed('num_recognisable')} of {runs[0]['n']} ({listed('on_unseen')})"
-    return f"| {words} | {accuracy} | {start} | {shown} | {listed('num_exact')} | {listed('verdict')} |"
+    return f"| {words} | {accuracy} | {initial} | {shown} | {listed('num_exact')} | {listed('verdict')} |"
 
 
 def accuracy_of(runs: list[dict[str, Any]]) -> float:

@@ -123,9 +123,9 @@ def train(model: nn.Module, x: Tensor, y: Tensor, client: Client) -> None:
             optimiser.step()
 
 
-def sent(model: nn.Module, start: nn.Module, client: Client) -> nn.Module:
+def sent(model: nn.Module, initial: nn.Module, client: Client) -> nn.Module:
     """What the server can know of the new weights."""
-    before = start.state_dict()
+    before = initial.state_dict()
     for name, value in model.state_dict().items():
         if client.noise:
             change = value - before[name]
@@ -155,16 +155,16 @@ def measure(client: Client, folder: Path, seed: int) -> dict[str, Any]:
     own, unseen, others = samples(client, folder, seed)
     x = _seen(own, client)
     torch.manual_seed(seed)
-    start = build(client, own.shape)
+    initial = build(client, own.shape)
     if client.pretrained:
-        train(start, _seen(others, client), others.y, Client(batch=32, epochs=ROUNDS, lr=0.05))
-    model = copy.deepcopy(start)
+        train(initial, _seen(others, client), others.y, Client(batch=32, epochs=ROUNDS, lr=0.05))
+    model = copy.deepcopy(initial)
     train(model, x, own.y, client)
-    model = sent(model, start, client)
+    model = sent(model, initial, client)
     began, processor = time.perf_counter(), time.process_time()
-    record = audit(model, x, _seen(unseen, client), base=start, attack=Auto(budget=BUDGET)).record
+    record = audit(model, x, _seen(unseen, client), base=initial, attack=Auto(budget=BUDGET)).record
     names = (
-        *("num_samples", "num_unseen", "num_proven", "num_proven_candidates", "num_good", "num_good_unseen"),
+        *("num_samples", "num_unseen", "num_exact", "num_candidates_with_proof", "num_good", "num_good_unseen"),
         *("num_recognisable", "num_recognisable_unseen", "num_recovered", "num_recovered_unseen"),
         *("estimated_num_samples", "verdict"),
     )
@@ -185,7 +185,7 @@ def row(name: str, measured: list[dict[str, Any]]) -> str:
     def cell(key: str) -> str:
         return ", ".join(str(each[key]) for each in measured)
 
-    cells = [name, f"{measured[0]['num_samples']}", cell("num_proven")]
+    cells = [name, f"{measured[0]['num_samples']}", cell("num_exact")]
     cells += [
         f"{cell(key)} ({cell(f'{key}_unseen')})" for key in ("num_good", "num_recognisable", "num_recovered")
     ]

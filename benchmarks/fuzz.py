@@ -27,33 +27,43 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h5py
+import joblib
 import numpy as np
 import onnx
 import pyarrow
+import skops.io as skops_io
 import torch
 from onnx import helper, numpy_helper
 from PIL import Image
 from pyarrow import parquet
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from unfit import AuditRequest, FitSettings, attack, audit_run, fit_run, read_source, sweep
 from unfit.attacker.attacks import Unmix
 from unfit.attacker.candidates import save_candidates
-from unfit.attacker.sweep.books import read_status
+from unfit.attacker.sweep.store import read_status
 from unfit.auditor.audit import load_audit, load_record
 from unfit.auditor.case import private_set
 from unfit.auditor.compare import compare
 from unfit.auditor.pool import given_pool
+from unfit.auditor.report import scan as scan_report
 from unfit.auditor.report import write_report
 from unfit.auditor.report.card import card
 from unfit.auditor.report.junit import junit
 from unfit.auditor.report.notebook import show
 from unfit.auditor.report.sarif import sarif
 from unfit.auditor.report.terminal import plain, show_audit
+from unfit.auditor.scan.scan import scan
 from unfit.base.errors import UnfitError
 from unfit.base.files import write_tensors
 from unfit.base.formats import keras, read_model
@@ -330,7 +340,45 @@ def readers(folder: Path) -> dict[str, Reader]:
         "update": update_reader(folder / "update.npz", run),
         **checkpoint_readers(folder / "checkpoints"),
         **data_readers(folder / "data"),
+        **scan_readers(folder / "scan"),
     }
+
+
+class Hostile:
+    """What a pickle of this would run, if anything ran."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.mark}",)
+
+
+def scan_readers(folder: Path) -> dict[str, Reader]:
+    """Files of estimators and modules, which are read as inert trees; none of them may run what it names."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    x, mark = rng.random((20, 4)), folder / "executed"
+    model = make_pipeline(StandardScaler(), SVC()).fit(x, np.arange(20) % 2)
+    words = make_pipeline(TfidfVectorizer(), KNeighborsClassifier(1)).fit(["one word", "other words"], [0, 1])
+    net = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+    joblib.dump(model, folder / "model.joblib")
+    joblib.dump(words, folder / "packed.joblib", compress=3)
+    (folder / "old.pkl").write_bytes(pickle.dumps(words, 0))
+    (folder / "new.pkl").write_bytes(pickle.dumps([model, Hostile(mark)], 5))
+    torch.save(net, folder / "net.pt")
+    torch.save(net, folder / "legacy.pth", _use_new_zipfile_serialization=False)
+    skops_io.dump(words, folder / "words.skops")
+
+    def read(file: Path) -> None:
+        record = scan(file, x[:10], x[10:])
+        for render in (scan_report.text, scan_report.page, scan_report.sarif, scan_report.junit):
+            render(record).encode()
+        if mark.exists():
+            raise AssertionError("a file was executed")
+
+    files = sorted(folder.iterdir())
+    return {f"scan, {file.name}": Reader(file, partial(read, file)) for file in files}
 
 
 def update_reader(file: Path, run: Path) -> Reader:

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from unfit import AuditRequest, FitSettings, UnfitError, audit_run, fit_run, load_base, load_target, read_source
-from unfit.attacker.attacks import ATTACKS, run_attack
+from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.attacks.paper import PaperKKT
 from unfit.attacker.candidates import TENSORS, Candidates
 from unfit.attacker.method import Method
+from unfit.attacker.run import run_attack
 from unfit.base.errors import NotApplicableError
 from unfit.base.files import read_json, write_json
 
-TARGETS = {  # name: source, classes, n, training, hidden layers, is the start known?
+TARGETS = {  # name: source, classes, n, training, hidden layers, is the initial weights known?
     "faces": ("faces", None, 40, FitSettings(), "1000-1000", False),
     "conv": ("faces", None, 20, FitSettings(init=None, weight_decay=1e-3, max_steps=300), "conv(3,8)-200", False),
     "classes": ("mnist5k", "all", 50, FitSettings(loss="ce", flow_time=1e3), "500-100", False),
@@ -49,13 +50,13 @@ def main(command: str, folder: Path) -> int:
 
 
 def results(name: str, folder: Path) -> Iterator[tuple[str, Any]]:
-    data, classes, n, settings, arch, knows_start = TARGETS[name]
+    data, classes, n, settings, arch, knows_initial = TARGETS[name]
     run = folder / name
     if not run.is_dir():
         run.mkdir(parents=True)
         fit_run(read_source(data, classes), n, run, settings, arch)
     target = load_target(run)
-    base = load_base(run, target) if knows_start else None
+    base = load_base(run, target) if knows_initial else None
     for kind in ATTACKS:
         for seed in (0, 1):
             attack = kind(seed=seed, **SHORT.get(kind, {}))
@@ -64,7 +65,7 @@ def results(name: str, folder: Path) -> Iterator[tuple[str, Any]]:
             except NotApplicableError:
                 continue
             yield f"{name}/{label(attack)}/{seed}", digest(found)
-    audit = audit_run(AuditRequest(target=str(run), base=str(run) if knows_start else None, baselines=True))
+    audit = audit_run(AuditRequest(target=str(run), base=str(run) if knows_initial else None, baselines=True))
     yield f"{name}/audit.json", untimed(audit.record.model_dump(mode="json", exclude={"repeat", "versions"}))
     yield f"{name}/arrays", {key: hashed(value) for key, value in sorted(audit.arrays.items())}
 

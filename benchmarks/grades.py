@@ -3,7 +3,7 @@
 Trains small nets, attacks them, and compares the candidates with the training images and with 4,000 images that the nets
 never saw (160 faces: there are no more). Prints, by the correlation of edges that images are graded by and by SSIM, how many
 training images leave a trace and are recognisable in audits with 40, 100 and 500 unseen samples, and what share of the other
-unseen images exceeds the line; writes docs/pictures/grades.png: pairs around the line.
+unseen images exceeds the line; writes docs/images/grades.png: pairs around the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from unfit import attack
 from unfit.auditor.calibration import calibrate
 from unfit.auditor.case import case_of
-from unfit.auditor.grades import RARE_TAIL, recognisable_line
+from unfit.auditor.grading import rare_similarity, recognisable_line
 from unfit.auditor.match import HIGH, Matches, match
 from zoo import mlp, parts, samples, seen, train
 
@@ -26,7 +26,7 @@ SETS = (("cifar10", 100, 4000), ("mnist", 50, 4000), ("faces", 40, 160))
 BANDS = ((0.4, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, 1.0))  # of similarity
 SIZES = (40, 100, 500)  # unseen samples of an audit
 PAIRS = 10  # of training images in a row of the picture; half as many unseen ones
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "grades.png"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "grades.png"
 
 
 def main(data: Path) -> None:
@@ -42,7 +42,7 @@ def main(data: Path) -> None:
         private, unseen = seen(private, mean), seen(unseen, mean)
         d = private[0][0].numel()
         nets = {
-            "small start": train(mlp(d, 500, 200, 1, first=1e-4), private, 600, 0.05),
+            "small initial weights": train(mlp(d, 500, 200, 1, first=1e-4), private, 600, 0.05),
             "weight decay": train(mlp(d, 300, 300, 1), private, 1000, 0.1, 0.01),
         }
         for kind, net in nets.items():
@@ -57,7 +57,7 @@ def main(data: Path) -> None:
                 for size in SIZES:
                     if 2 * size <= len(pair[1]):
                         print(f"| {name} n={n}, {kind} | {measure} | {row(*pair, size, measure)} |", flush=True)
-            if kind == "small start":
+            if kind == "small initial weights":
                 strips.append(strip(own, case.private.x, others, case.unseen.x))
     whole = Image.new("RGB", (max(s.width for s in strips), sum(s.height for s in strips)), "white")
     for i, each in enumerate(strips):
@@ -89,7 +89,7 @@ def row(own: Tensor, unseen: Tensor, size: int, measure: str) -> str:
 def line_of(control: Tensor, threshold: float, measure: str) -> float:
     if measure == "edges":
         return recognisable_line(control, threshold, "edge correlation")
-    return max(HIGH, float(control.mean() + RARE_TAIL * control.std()), threshold)  # the same rule by SSIM
+    return max(HIGH, rare_similarity(control), threshold)  # the same rule by SSIM
 
 
 def strip(own: Matches, private: Tensor, others: Matches, unseen: Tensor) -> Image.Image:

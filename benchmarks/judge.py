@@ -19,10 +19,10 @@ from sklearn.metrics import roc_auc_score
 from cases import Case, run_of
 from reliability import TRUE, closest
 from unfit import AuditRequest, FitSettings, Unmix, fit_run, load_target
+from unfit.attacker.attacked_layer import read_layer
 from unfit.attacker.attacks.unmix import in_one_sign
 from unfit.attacker.consensus import agreed
 from unfit.attacker.edges import tellable
-from unfit.attacker.mixtures import read_mixtures
 from unfit.auditor.case import private_set, unseen_set
 from unfit.lab.runs import source_of
 from wider import grey
@@ -65,13 +65,13 @@ def gathered(seeds: tuple[int, ...], folder: Path, runs: Path) -> tuple[np.ndarr
 
 def evidence(case: Case, seed: int, folder: Path, runs: Path) -> tuple[np.ndarray, ...]:
     run = trained(case, seed, folder, runs)
-    mixtures = read_mixtures(load_target(run))
-    assert mixtures.span.rank < tellable(mixtures.shape) / 2  # beyond, the formula has a term of its own
-    clusters = agreed([in_one_sign(part) for part in Unmix(seed=seed).components(mixtures)], mixtures)
+    layer = read_layer(load_target(run))
+    assert layer.span.rank < tellable(layer.shape) / 2  # beyond, the formula has a term of its own
+    clusters = agreed([in_one_sign(part) for part in Unmix(seed=seed).components(layer)], layer)
     assert clusters is not None
     request = AuditRequest(target=str(run), data=source_of(run), seed=seed)
     source, private = private_set(request)
-    maps = mixtures.inputs(clusters.maps)
+    maps = layer.inputs(clusters.maps)
     true, unseen = (
         (closest(maps, samples, private.mean)[0].abs() > TRUE).numpy()
         for samples in (private, unseen_set(request, source, private))

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cases import MEASURES, TRAINING, Case, measured, run_of, seconds_of
+from cases import Case, measured, run_of, seconds_of
 from page import DOCS, spread, write_section
 from unfit import (
     AuditRequest,
@@ -36,11 +36,11 @@ from unfit import (
     parse_architecture,
     read_source,
 )
+from unfit.attacker.attacked_layer import read_layer
 from unfit.attacker.attacks import named_attack
 from unfit.attacker.attacks.fast import alternate
 from unfit.attacker.attacks.paper import DIVERGED, paper_iterates
 from unfit.attacker.method import Values
-from unfit.attacker.mixtures import read_mixtures
 from unfit.attacker.sweep.run import make_plan
 from unfit.attacker.sweep.trials import draw
 from unfit.auditor.case import private_set, unseen_set
@@ -49,6 +49,7 @@ from unfit.auditor.samples import Samples
 from unfit.base.files import read_json
 from unfit.base.nets import initialise
 from unfit.base.target import Target
+from unfit.lab.measurement import MEASURES, TRAINING
 from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
 from unfit.lab.runs import source_of
 
@@ -105,10 +106,10 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     request = AuditRequest(target=str(run), data=source_of(run))
     source, private = private_set(request)
     unseen = unseen_set(request, source, private)
-    mixtures = read_mixtures(target)
+    layer = read_layer(target)
     slow, count = [], iter(WATCHED)
     due, scoring, began, iteration = next(count), 0.0, time.process_time(), 0
-    for iterate in paper_iterates(target, PaperKKT(num_candidates=200), mixtures.span.rank):
+    for iterate in paper_iterates(target, PaperKKT(num_candidates=200), layer.span.rank):
         if time.process_time() - began - scoring >= due:
             stopped = time.process_time()
             slow.append((stopped - began - scoring, *good(iterate.x.detach().float(), private, unseen)))
@@ -119,8 +120,8 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
                 break
     quick: list[tuple[float, int, int]] = []
     scoring, began, found = 0.0, time.process_time(), []
-    mixtures = read_mixtures(target)  # the spectrum is part of the time
-    for part in FastKKT().parts(mixtures):
+    layer = read_layer(target)  # the spectrum is part of the time
+    for part in FastKKT().parts(layer):
         stopped = time.process_time()
         found.append(part.x)
         quick.append((stopped - began - scoring, *good(torch.cat(found), private, unseen)))
@@ -132,7 +133,7 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     yield "CIFAR-10, d-1000-1000-1, n=100, init 1e-4, seed 0; good: SSIM > 0.4, Gaussian window 11. `paper`: 200 candidates, a"
     yield "published setting, float64. `fast`: defaults. Processor seconds of one thread; scoring is not counted."
     yield ""
-    yield "![good samples against seconds](pictures/kkt.png)"
+    yield "![good samples against seconds](images/kkt.png)"
     yield ""
     yield "| solver | " + " | ".join(f"{row[0]:.0f} s" for row in slow) + " |"
     yield "|---|" + "---|" * len(slow)
@@ -145,7 +146,7 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     yield ""
     yield f"In ten minutes ({iteration} of its 50,000 iterations) `paper` has at best **{best}** good, first after {reached_slow:.0f} s. `fast` has as many"
     yield f"after {reached:.1f} s: **{WATCHED[-1] / reached:.0f} times sooner** than ten minutes, {reached_slow / reached:.0f} times sooner than `paper`."
-    yield f"`fast` ends with {quick[-1][1]} good ({quick[-1][2]} on unseen) after {quick[-1][0]:.0f} s; its first run, from random starts, has {quick[0][1]}."
+    yield f"`fast` ends with {quick[-1][1]} good ({quick[-1][2]} on unseen) after {quick[-1][0]:.0f} s; its first run, from random initial weights, has {quick[0][1]}."
 
 
 def many_settings(folder: Path, runs: Path) -> Iterator[str]:
@@ -217,7 +218,7 @@ def plot_race(slow: list[tuple[float, int, int]], quick: list[tuple[float, int, 
         title="KKT attack, CIFAR-10, n=100",
     )
     axes.legend()
-    figure.savefig(DOCS / "pictures" / "kkt.png", dpi=120)
+    figure.savefig(DOCS / "images" / "kkt.png", dpi=120)
 
 
 def cost() -> Iterator[str]:
@@ -260,10 +261,10 @@ def iteration_seconds_paper(n: int, width: int, iterations: int = 3) -> float:
 
 
 def iteration_seconds_fast(n: int, width: int, iterations: int = 5) -> float:
-    mixtures = read_mixtures(untrained(n, width))
-    assert mixtures.span.rank
+    layer = read_layer(untrained(n, width))
+    assert layer.span.rank
     began = time.process_time()
-    list(alternate(mixtures, "binary", 2 * n, FastKKT(iterations=iterations), 0))
+    list(alternate(layer, "binary", 2 * n, FastKKT(iterations=iterations), 0))
     return (time.process_time() - began) / iterations
 
 
@@ -313,10 +314,10 @@ def targets(folder: Path, runs: Path) -> Iterator[str]:
     yield ""
     yield "The regression targets were trained with full-batch momentum for 4,000 steps; their KKT residual is still 0.65–0.70 in the first"
     yield "layer. CONV with n=500 was stopped after 900 steps of training (40 minutes; train accuracy 100%), before weight decay had erased"
-    yield "the start: its noise hides all but a dozen directions, so nothing good comes back. What comes back behind a convolution comes"
+    yield "the initial weights: its noise hides all but a dozen directions, so nothing good comes back. What comes back behind a convolution comes"
     yield "from unmixing its maps. On MNIST, digits stand out from unseen ones without reaching SSIM 0.4: the mean digit is added before"
     yield "the comparison, so the scale and the sign of a candidate matter, and most candidates are strokes that many digits share. With"
-    yield "standard init and n=10, the noise of the start hides all but 5 directions. On binary targets most good reconstructions come from"
+    yield "standard init and n=10, the noise of the initial weights hide all but 5 directions. On binary targets most good reconstructions come from"
     yield "the components of unmixing that are pooled in; where there are many components (n=500), there are many look-alikes among the"
     yield "unseen. The defaults of `fast` were chosen by scores on seed 0 of the first three rows, and the way back through a convolution"
     yield "by scores on seed 0 of CONV n=100. The other seeds had no part in either choice."

@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from cases import MEASURES, Case, audited, measured, numbers, run_of, seconds_of
+from cases import Case, audited, measured, numbers, run_of, seconds_of
 from page import DOCS, Watch, write_section
 from unfit import UnfitError
 from unfit.auditor.report.plots import pairs
 from unfit.base.files import write_json
+from unfit.lab.measurement import MEASURES
 
 DECAY = {"init": None, "weight_decay": 1e-3}
 KNOWN = {"init": None}
@@ -40,7 +41,7 @@ METHODS = ("weights", "inversion", "paper", "kkt", "unmix", "auto")
 def main(folder: Path, runs: Path, cases: list[Case]) -> None:
     write_section("Leaderboard", board(folder, runs, cases), MEASURES)
     for case in cases:
-        shutil.copy(top45(case, folder, runs), DOCS / "pictures" / f"top45_{case.slug}.png")
+        shutil.copy(top45(case, folder, runs), DOCS / "images" / f"top45_{case.slug}.png")
 
 
 def top45(case: Case, folder: Path, runs: Path) -> Path:
@@ -82,7 +83,7 @@ def board(folder: Path, runs: Path, cases: list[Case]) -> Iterator[str]:
     for case in cases:
         yield f"**{case.name}**"
         yield ""
-        yield f"![{case.name}](pictures/top45_{case.slug}.png)"
+        yield f"![{case.name}](images/top45_{case.slug}.png)"
         yield ""
 
 
@@ -90,7 +91,7 @@ def cell(rows: list[dict[str, float]]) -> str:
     """good / on unseen / recovered (proven), seconds."""
     keys = ("num_good", "num_good_unseen", "num_recovered")
     means = " / ".join(f"{sum(row[key] for row in rows) / len(rows):.1f}".removesuffix(".0") for key in keys)
-    proven = sum(row.get("num_proven", 0) for row in rows) / len(rows)
+    proven = sum(row.get("num_exact", 0) for row in rows) / len(rows)
     return (
         means
         + (f", {proven:.1f} proven" if proven else "")

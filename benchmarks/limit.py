@@ -23,17 +23,10 @@ from torch.nn import functional as F  # noqa: N812
 from cases import Case, run_of
 from page import SEEDS
 from unfit import Peel
-from unfit.attacker.attacks.peel import (
-    Change,
-    find_columns,
-    level,
-    num_zeros,
-    proof_bar,
-    read_change,
-    sharpen,
-    vanishing,
-)
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.attacked_layer import read_layer
+from unfit.attacker.attacks.peel import find_columns, sharpen, vanishing
+from unfit.attacker.change import LEAST_WIDTH, Change, read_change
+from unfit.attacker.sparse import least_zeros, level
 from unfit.auditor.case import read_case
 from unfit.auditor.request import AuditRequest
 from unfit.lab.runs import source_of
@@ -41,7 +34,6 @@ from unfit.lab.runs import source_of
 FOREIGN = (0.0, 0.1, 0.3, 0.5)  # shares of other samples in the picture that the search starts from
 TRIED = 16  # samples of each net
 RIGHT = 0.9999  # cosine with the sample's own column
-NULL = 16  # tries in a random space; `peel` makes 64, which takes four times as long
 
 
 def case_of(n: int, width: int) -> Case:
@@ -51,7 +43,7 @@ def case_of(n: int, width: int) -> Case:
 def read_net(run: Path) -> tuple[Change, Tensor]:
     """What training added to the first layer, and the samples as the net sees them."""
     case = read_case(AuditRequest(target=str(run), data=source_of(run), base=str(run)))
-    change = read_change(read_mixtures(case.target, case.base))
+    change = read_change(read_layer(case.target, case.base))
     assert change is not None
     assert change.n == len(case.private)
     return change, (case.private.x - case.mean).flatten(1)
@@ -79,7 +71,7 @@ def measure(n: int, width: int, seed: int, folder: Path, runs: Path) -> dict[str
     change, x = read_net(run_of(case_of(n, width), seed, folder, runs))
     truth, random, began = columns_of(change, x), torch.Generator().manual_seed(seed), time.process_time()
     which = torch.randperm(n, generator=random)[:TRIED]
-    peel, zeros = Peel(null=NULL), num_zeros(truth).float()
+    peel, zeros = Peel(), vanishing(truth).sum(1).float()
     found = {}
     for share in FOREIGN:
         rough = find_columns(change, mixed(x, which, share, random), peel.column_iterations)
@@ -87,7 +79,7 @@ def measure(n: int, width: int, seed: int, folder: Path, runs: Path) -> dict[str
         found[share] = int(right.sum())
     facts = {"n": n, "width": width, "seed": seed, "zeros": float(zeros.mean()), "least": float(zeros.min())}
     off = (change.sums(x.float()) < 0) & ~vanishing(truth)
-    facts |= {"off_between": float(off.sum(1).float().mean()), "bar": proof_bar(change, peel)}
+    facts |= {"off_between": float(off.sum(1).float().mean()), "bar": least_zeros(change.space, LEAST_WIDTH)}
     return facts | {"found": found, "seconds": time.process_time() - began}
 
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 import model_code as code
 from unfit import Auto, Policy, UnfitError, audit, draw, draw_unseen, preflight, read_source
-from unfit.attacker.mixtures import read_mixtures
+from unfit.attacker.attacked_layer import read_layer
 from unfit.base.modules import as_base, as_target
 from unfit.cli import main as command_line
 
@@ -42,7 +42,7 @@ RUNS = Path("runs/models")
 CODE = Path(code.__file__)
 SEEDS = 1 << 20  # the models are seeded with small numbers; trying all seeds takes minutes where none fits
 RANK = 8  # of the adapters
-COUNTS = ("num_recovered", "num_recognisable", "num_proven", "num_recovered_unseen", "num_recognisable_unseen")
+COUNTS = ("num_recovered", "num_recognisable", "num_exact", "num_recovered_unseen", "num_recognisable_unseen")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def entry(about: str) -> Callable[[Callable[[Path], Specimen]], Callable[[Path],
 
 
 @cache
-def pictures(name: str, n: int, data: Path, classes: str | None = None, centred: bool = True) -> tuple[Pair, Pair]:
+def images(name: str, n: int, data: Path, classes: str | None = None, centred: bool = True) -> tuple[Pair, Pair]:
     """Private and unseen samples, equally many of each class, as the model sees them."""
     place = {"cifar10": f":{data / 'cifar-10-batches-bin'}", "mnist": f":{data / 'mnist'}"}.get(name, "")
     source = read_source(name + place, classes)
@@ -196,44 +196,44 @@ def plain(net: nn.Module, sets: tuple[Pair, Pair], code: str | None = None) -> S
 
 @entry("perceptron, ReLU, SGD (`.pt`)")
 def relu(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(code.perceptron), sets[0]), sets)
 
 
 @entry("… GELU (`.pt` and its code)")
 def gelu(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(code.gelu), sets[0]), sets, "gelu")
 
 
 @entry("… LeakyReLU (`.pt` and its code)")
 def leaky_relu(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(code.leaky_relu), sets[0]), sets, "leaky_relu")
 
 
 @entry("… Tanh (`.safetensors` and its code)")
 def tanh(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     net = train(seeded(code.tanh), sets[0])
     return Specimen(net, *sets, safetensors(net), "tanh")
 
 
 @entry("… LayerNorm (`.pt` alone)")
 def layer_norm(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(lambda: code.normed(nn.LayerNorm)), sets[0]), sets)
 
 
 @entry("… BatchNorm1d, batches of 20 (`.pt` alone)")
 def batch_norm(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(lambda: code.normed(nn.BatchNorm1d)), sets[0], batch=20), sets)
 
 
 @entry("… dropout, Adam, batches (Lightning's `.ckpt`)")
 def dropout(data: Path) -> Specimen:
-    sets = pictures("mnist", 40, data)
+    sets = images("mnist", 40, data)
     net = train(seeded(code.dropout), sets[0], kind=torch.optim.Adam, batch=20)
 
     def save(folder: Path) -> Path:
@@ -247,19 +247,19 @@ def dropout(data: Path) -> Specimen:
 
 @entry("… SiLU and a skip (`.pt` and its code)")
 def dense_skip(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(code.DenseSkip), sets[0]), sets, "DenseSkip")
 
 
 @entry("… softmax at the end (`.pt` and its code)")
 def softmax(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(code.softmax), sets[0]), sets, "softmax")
 
 
 @entry("… normalises its inputs itself (`.pt` and its code)")
 def normalised(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data, centred=False)
+    sets = images("cifar10", 40, data, centred=False)
     net, x = seeded(code.Normalised), sets[0][0]
     net.mean, net.std = x.mean((0, 2, 3)).view(3, 1, 1), x.std((0, 2, 3)).view(3, 1, 1)
     return plain(train(net, sets[0], lr=0.02), sets, "Normalised")
@@ -267,13 +267,13 @@ def normalised(data: Path) -> Specimen:
 
 @entry("… first layer split in two (`.pt` and its code)")
 def split_in_two(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data)
+    sets = images("cifar10", 40, data)
     return plain(train(seeded(code.split_in_two), sets[0]), sets, "split_in_two")
 
 
 @entry("… regression (ONNX)")
 def regression(data: Path) -> Specimen:
-    (x, _), (x_unseen, _) = pictures("cifar10", 40, data)
+    (x, _), (x_unseen, _) = images("cifar10", 40, data)
     y, y_unseen = (each.flatten(1).mean(1, keepdim=True) / x.flatten(1).mean(1).std() for each in (x, x_unseen))
     net = train(seeded(code.perceptron), (x, y), lr=0.01)
     return Specimen(net, (x, y), (x_unseen, y_unseen), onnx_of(net, x))
@@ -282,7 +282,7 @@ def regression(data: Path) -> Specimen:
 @entry("… three labels at once, weight decay (`.pt`)")
 def multi_label(data: Path) -> Specimen:
     """Is it bright, is it red, is it an animal?"""
-    (x, y), (x_unseen, y_unseen) = pictures("cifar10", 40, data)
+    (x, y), (x_unseen, y_unseen) = images("cifar10", 40, data)
     labels = [
         torch.stack(
             [(z.flatten(1).mean(1) > 0).long(), (z[:, 0] > z[:, 2]).float().mean((1, 2)).gt(0.5).long(), t], 1
@@ -295,7 +295,7 @@ def multi_label(data: Path) -> Specimen:
 
 @entry("… ten classes (Hugging Face folder, sharded)")
 def ten_classes(data: Path) -> Specimen:
-    sets = pictures("cifar10", 40, data, "all")
+    sets = images("cifar10", 40, data, "all")
     net = train(seeded(lambda: code.perceptron(k=10)), sets[0])
 
     def save(folder: Path) -> Path:
@@ -317,13 +317,13 @@ def ten_classes(data: Path) -> Specimen:
 
 @entry("a padded convolution, then dense, weight decay (`.pt` and its code)")
 def padded_convolution(data: Path) -> Specimen:
-    sets = pictures("mnist", 30, data)
+    sets = images("mnist", 30, data)
     net = train(seeded(code.padded_convolution), sets[0], steps=300, weight_decay=1e-2)
     return plain(net, sets, "padded_convolution")
 
 
 def trained_cnn(data: Path) -> tuple[nn.Module, tuple[Pair, Pair]]:
-    sets = pictures("mnist", 40, data, "all")
+    sets = images("mnist", 40, data, "all")
     return train(seeded(code.conv_norm_pool), sets[0], lr=0.02), sets
 
 
@@ -340,23 +340,25 @@ def cnn_onnx(data: Path) -> Specimen:
 
 @entry("residual net, global average pooling (`.pt` and its code)")
 def resnet(data: Path) -> Specimen:
-    sets = pictures("mnist", 40, data, "all")
+    sets = images("mnist", 40, data, "all")
     return plain(train(seeded(code.resnet), sets[0], steps=100), sets, "resnet")
 
 
 @entry("vision transformer (`.pt` and its code)")
 def transformer(data: Path) -> Specimen:
-    sets = pictures("mnist", 40, data, "all")
+    sets = images("mnist", 40, data, "all")
     return plain(train(seeded(code.Transformer), sets[0], steps=100, kind=torch.optim.Adam), sets, "Transformer")
 
 
 @entry("frozen convolutional body, new head, base known (`.pt` and its code)")
 def frozen_body(data: Path) -> Specimen:
-    base, private, unseen = pretrained(code.BodyAndHead, pictures("mnist", 80, data))
+    base, private, unseen = pretrained(code.BodyAndHead, images("mnist", 80, data))
     base.body.requires_grad_(False)
     net = copy.deepcopy(base)
-    for parameter, start in zip(net.head.parameters(), seeded(code.BodyAndHead, 8).head.parameters(), strict=True):
-        parameter.data = start.data.clone()
+    for parameter, initial in zip(
+        net.head.parameters(), seeded(code.BodyAndHead, 8).head.parameters(), strict=True
+    ):
+        parameter.data = initial.data.clone()
     base = copy.deepcopy(net)
     return Specimen(
         train(net, private), private, unseen, state_dict(net), "BodyAndHead", base, state_dict(base, "base.pt")
@@ -365,7 +367,7 @@ def frozen_body(data: Path) -> Specimen:
 
 @entry("EfficientNet-Lite0, new head, base known (`.pt` and its code)")
 def lite_net(data: Path) -> Specimen:
-    (x, y), (x_unseen, y_unseen) = pictures("cifar10", 40, data)
+    (x, y), (x_unseen, y_unseen) = images("cifar10", 40, data)
     x, x_unseen = (nn.functional.interpolate(each, scale_factor=2) for each in (x, x_unseen))
     net = seeded(code.LiteNet).eval()
     base = copy.deepcopy(net)
@@ -390,18 +392,18 @@ def tuned(
 
 @entry("fine-tuned by SGD, base known (`.pt`)")
 def tuned_sgd(data: Path) -> Specimen:
-    return tuned(pictures("cifar10", 80, data), code.perceptron, torch.optim.SGD)
+    return tuned(images("cifar10", 80, data), code.perceptron, torch.optim.SGD)
 
 
 @entry("fine-tuned by Adam, base known (`.pt`)")
 def tuned_adam(data: Path) -> Specimen:
-    return tuned(pictures("mnist", 80, data), code.digit_perceptron, torch.optim.Adam, lr=1e-4)
+    return tuned(images("mnist", 80, data), code.digit_perceptron, torch.optim.Adam, lr=1e-4)
 
 
 @entry("fine-tuned by AdamW, base known (`.pt`)")
 def tuned_adamw(data: Path) -> Specimen:
     settings = {"lr": 1e-4, "weight_decay": 1e-2}
-    return tuned(pictures("mnist", 80, data), code.digit_perceptron, torch.optim.AdamW, **settings)
+    return tuned(images("mnist", 80, data), code.digit_perceptron, torch.optim.AdamW, **settings)
 
 
 class Adapted(nn.Module):
@@ -420,7 +422,7 @@ class Adapted(nn.Module):
 @cache
 def adapted(data: Path) -> tuple[nn.Sequential, nn.Sequential, dict[str, Tensor], Pair, Pair]:
     """The base, the merged model, and the adapter under the names that PEFT gives it."""
-    base, private, unseen = pretrained(code.perceptron, pictures("cifar10", 80, data))
+    base, private, unseen = pretrained(code.perceptron, images("cifar10", 80, data))
     merged, pairs = copy.deepcopy(base), {}
     net = copy.deepcopy(base).requires_grad_(False)
     for i in (1, 3):
@@ -500,7 +502,7 @@ def keras_file(data: Path) -> Specimen:
     os.environ.setdefault("KERAS_HOME", str(Path(tempfile.gettempdir()) / "unfit-keras"))
     import keras
 
-    sets = pictures("mnist", 40, data, "all")
+    sets = images("mnist", 40, data, "all")
     (x, y), _ = sets
     keras.utils.set_random_seed(0)
     layers = [
@@ -523,7 +525,7 @@ def keras_file(data: Path) -> Specimen:
 
 @entry("TorchScript archive")
 def torchscript(data: Path) -> Specimen:
-    sets = pictures("mnist", 40, data)
+    sets = images("mnist", 40, data)
     net = torch.jit.script(train(seeded(lambda: code.perceptron(d=code.DIGIT)), sets[0], steps=20))
 
     def save(folder: Path) -> Path:
@@ -620,13 +622,13 @@ def on_command_line(specimen: Specimen, folder: Path) -> tuple[Answer, dict[str,
 
 
 def forecast(specimen: Specimen) -> dict[str, Any]:
-    """What a preflight says in Python; where `auto` would look for the start, with as many seeds as are tried here."""
+    """What a preflight says in Python; where `auto` would look for the initial weights, with as many seeds as are tried here."""
     try:
         found = preflight(specimen.model, specimen.base, input_shape=tuple(specimen.private[0].shape[1:]))
         seconds = found.attacks[0].seconds
-        if "search for the start" in found.attacks[0].why:
+        if "search for the initial weights" in found.attacks[0].why:
             target = as_target(specimen.model, tuple(specimen.private[0].shape[1:]))
-            seconds = Auto(seeds=SEEDS).outlook(read_mixtures(target, as_base(specimen.base, target))).seconds
+            seconds = Auto(seeds=SEEDS).applicability(read_layer(target, as_base(specimen.base, target))).seconds
     except UnfitError as error:
         return {"refused": str(error)}
     return {"auto": found.attacks[0].why, "rank": found.rank, "notes": found.notes, "seconds": seconds}
@@ -657,7 +659,7 @@ def row(name: str, found: dict[str, Any]) -> str:
     if counts:
         came = (
             f"{counts['num_recognisable']} of {n} recognisable ({counts['num_recognisable_unseen']} unseen), "
-            f"{counts['num_proven']} exact"
+            f"{counts['num_exact']} exact"
         )
     said = before.get("refused", "").split(";")[0].split(". ")[0] or f"{before['auto']}; rank {before['rank']}"
     cells = [

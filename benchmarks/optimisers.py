@@ -1,6 +1,6 @@
 """What the state of an optimiser adds to a checkpoint: python benchmarks/optimisers.py FOLDER
 
-Plain PyTorch nets with a standard start that no seed gives away, n=100 CIFAR-10 images. Each is audited twice by its file: with
+Plain PyTorch nets with standard initial weights that no seed gives away, n=100 CIFAR-10 images. Each is audited twice by its file: with
 the weights alone, and as a trainer saves it, with the optimiser's state. The same files are also audited with samples that
 the net was not trained on: nothing may leak there. FOLDER holds cifar-10-batches-bin. Half an hour on one core.
 """
@@ -49,8 +49,8 @@ def main(folder: str) -> None:
 
 
 def table(folder: str) -> Iterator[str]:
-    yield "`python benchmarks/optimisers.py FOLDER`: plain PyTorch, d-1000-1000-2, standard start, n=100 CIFAR-10 images less their mean. Each"
-    yield "net is audited by its file, without the search for the start: the weights alone, and with the optimiser's state beside them."
+    yield "`python benchmarks/optimisers.py FOLDER`: plain PyTorch, d-1000-1000-2, standard initial weights, n=100 CIFAR-10 images less their mean. Each"
+    yield "net is audited by its file, without the search for the initial weights: the weights alone, and with the optimiser's state beside them."
     yield "*good*: SSIM > 0.4, Gaussian window 11, and on as many unseen samples. *strangers*: the same file, audited with 100 samples that"
     yield f"it was not trained on. Means over seeds {', '.join(map(str, SEEDS))} with the extremes; processor seconds of the audit, one thread."
     yield ""
@@ -89,7 +89,7 @@ def measured(training: Training, seed: int, with_state: bool, folder: str) -> di
         other = "refused"  # the net does not know these samples
     return {
         "rank": own.rank, "good": own.num_good, "unseen": own.num_good_unseen, "recognisable": own.num_recognisable,
-        "proven": own.num_proven, "verdict": own.verdict, "strangers": other, "seconds": seconds,
+        "proven": own.num_exact, "verdict": own.verdict, "strangers": other, "seconds": seconds,
     }  # fmt: skip
 
 

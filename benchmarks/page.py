@@ -1,6 +1,6 @@
 """docs/results.md: benchmarks store their sections as JSON in benchmarks/stored, and `make results` renders them.
 
-Numbers that verdicts quote are counts of a section. They are written to src/unfit/auditor/measured.json along with the page.
+It renders the pages of docs/reproduction, too, from what is stored there. Numbers that verdicts quote are counts of a section. They are written to src/unfit/auditor/measured.json along with the page.
 
 python benchmarks/page.py                     # render
 python benchmarks/page.py take TITLE [CODE…]  # store a section as docs/results.md has it now, written by hand
@@ -12,10 +12,7 @@ that has another hash today, the page says so. Who takes a section with CODE say
 from __future__ import annotations
 
 import argparse
-import ast
-import hashlib
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -25,13 +22,15 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
-import torch
 from pydantic import Field
 
-from unfit.base.files import Strict, read_as, write_json
+from unfit.base.files import read_as, write_json
+from unfit.base.times import duration
+from unfit.base.versions import versions
+from unfit.lab.measurement import SOURCE, Measurement, Table, hashes, machine, markdown, older, store
 
 ROOT = Path(__file__).parents[1]
-DOCS, STORED, SOURCE = ROOT / "docs", Path(__file__).parent / "stored", ROOT / "src" / "unfit"
+DOCS, STORED = ROOT / "docs", Path(__file__).parent / "stored"
 RESULTS = DOCS / "results.md"
 MEASURED = SOURCE / "auditor" / "measured.json"
 SEEDS = (0, 1, 2)
@@ -43,37 +42,17 @@ HEAD = """# Results
 `make bench` measures the sections of this page and stores them in `benchmarks/stored`; `make results` renders what is
 stored. A section says if the code that it measured has changed since. Beside other work a benchmark states no seconds.
 CIFAR-10 is read from `data_batch_1.bin` and `test_batch.bin`; pictures decoded from JPEG copies differ slightly from the
-official ones. Seeds 0, 1, 2 draw the training samples and the start. Numbers are means over the seeds, with the extremes
+official ones. Seeds 0, 1, 2 draw the training samples and the initial weights. Numbers are means over the seeds, with the extremes
 in brackets.
 """
 
 
-class Table(Strict):
-    columns: list[str]
-    rows: list[list[str]]
+class Section(Measurement):
+    """What a benchmark measured, or a person wrote down."""
 
-    @property
-    def lines(self) -> list[str]:
-        written = [f"| {' | '.join(cells)} |" for cells in (self.columns, *self.rows)]
-        return [written[0], "|---" * len(self.columns) + "|", *written[1:]]
-
-    def without_seconds(self) -> Table:
-        kept = [i for i, name in enumerate(self.columns) if not SECONDS.fullmatch(name)]
-        return Table(columns=[self.columns[i] for i in kept], rows=[[row[i] for i in kept] for row in self.rows])
-
-
-class Section(Strict):
-    """What was measured, when, where and by which code; `machine` is None for what a person wrote down."""
-
-    title: str
     place: int  # on the page
-    date: str | None = None
-    machine: str | None = None
     others: float | None = None  # cores that others kept busy meanwhile
-    code: dict[str, str] = Field(
-        default_factory=dict
-    )  # hashes by room or module; empty: from before they were kept
-    content: list[list[str] | Table]  # lines of words, and tables
+    content: tuple[Table | tuple[str, ...], ...]  # tables, and lines of words
     counts: dict[str, int | float] = Field(default_factory=dict)  # what a verdict quotes
 
     @property
@@ -81,42 +60,23 @@ class Section(Strict):
         return STORED / f"{re.sub(r'[^a-z0-9]+', '-', self.title.lower()).strip('-')}.json"
 
     @property
-    def lines(self) -> list[str]:
-        parts = [part.lines if isinstance(part, Table) else part for part in self.content]
-        return [f"## {self.title}", "", *self.origin, *(line for part in parts for line in (*part, ""))]
+    def text(self) -> str:
+        return markdown([[f"## {self.title}"], *self.origin, *self.content])
 
     @property
-    def origin(self) -> list[str]:
-        changed = [name for name, stored in self.code.items() if stored != hash_of(name)]
-        words = [f"Measured on {self.machine}; {self.date}."] if self.machine else []
+    def origin(self) -> list[list[str]]:
+        took = f" in {duration(self.seconds)}" if self.seconds is not None else ""
+        words = [f"Measured{took} on {self.machine}; {self.date}."] if self.machine else []
         words += [f"Others kept {self.others:.2f} cores busy."] if self.others is not None else []
-        words += [f"Older than the code: {', '.join(changed)} changed since."] if changed else []
+        words += older(self)
         words += ["No hash of the code is stored: it may have changed since."] if not self.code else []
-        return [f"*{' '.join(words)}*", ""] if words else []
+        return [[f"*{' '.join(words)}*"]] if words else []
 
 
-# What the code is ----------------------------------------------------------------------------------------------
-
-
-def hash_of(name: str) -> str:
-    """Of a room or a module under src/unfit; "" if it is gone."""
-    place = SOURCE / name
-    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
-    whole = "".join(f"{path.relative_to(SOURCE).as_posix()}\n{bare(path.read_text('utf-8'))}\n" for path in files)
-    return hashlib.sha256(whole.encode()).hexdigest()[:12] if files else ""
-
-
-def bare(code: str) -> str:
-    """Without comments, docstrings and empty lines, which change no number."""
-    lines = code.splitlines()
-    for node in ast.walk(ast.parse(code)):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
-    return "\n".join(short for line in lines if (short := re.sub(r"(^|\s)\s*# .*", "", line).rstrip()))
+def without_seconds(table: Table) -> Table:
+    kept = [i for i, name in enumerate(table.columns) if not SECONDS.fullmatch(name)]
+    columns, *rows = (tuple(cells[i] for i in kept) for cells in (table.columns, *table.rows))
+    return Table(columns=columns, rows=tuple(rows))
 
 
 # What else the machine does ------------------------------------------------------------------------------------
@@ -167,36 +127,47 @@ def write_section(title: str, lines: Iterable[str], code: Sequence[str], timed: 
         watch = Watch()
         time.sleep(LOOK)
         refuse_if_busy(watch.others)
-    hashes, watch = {name: hash_of(name) for name in code}, Watch()
+    ran, watch, began = hashes(code), Watch(), time.perf_counter()
     content = parse(lines)
     others = watch.others
     if timed:
         refuse_if_busy(others)
     if others > BUSY:
-        content = [part.without_seconds() if isinstance(part, Table) else part for part in content]
-    store(Section(title=title, place=place_of(title), date=str(date.today()), machine=machine(), others=others, code=hashes, content=content))  # fmt: skip
+        content = tuple(without_seconds(part) if isinstance(part, Table) else part for part in content)
+    found = Section(
+        title=title,
+        place=place_of(title),
+        date=str(date.today()),
+        machine=machine(),
+        versions=versions(),
+        code=ran,
+        seconds=None if others > BUSY else round(time.perf_counter() - began, 1),
+        others=others,
+        content=content,
+    )
+    store(found, found.file)
     render()
 
 
-def machine() -> str:
-    return f"{platform.machine()}, {os.cpu_count()} cores, no accelerator, PyTorch {torch.__version__}"
-
-
-def parse(lines: Iterable[str]) -> list[list[str] | Table]:
+def parse(lines: Iterable[str]) -> tuple[Table | tuple[str, ...], ...]:
     """Words and tables of a piece of Markdown."""
     parts: list[list[str]] = [[]]
     for line in lines:
         if line.startswith("|") != bool(parts[-1] and parts[-1][0].startswith("|")):
             parts.append([])
         parts[-1].append(line)
-    found: list[list[str] | Table] = []
+    found: list[Table | tuple[str, ...]] = []
     for part in parts:
         if part and part[0].startswith("|"):
-            cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1])] for line in part]
-            found.append(Table(columns=cells[0], rows=cells[2:]))
+            columns, _, *rows = map(_cells, part)
+            found.append(Table(columns=columns, rows=tuple(rows)))
         elif words := "\n".join(part).strip("\n"):
-            found.append(words.split("\n"))
-    return found
+            found.append(tuple(words.split("\n")))
+    return tuple(found)
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    return tuple(cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1]))
 
 
 def stored() -> list[Section]:
@@ -209,13 +180,8 @@ def place_of(title: str) -> int:
     return next((s.place for s in every if s.title == title), max((s.place for s in every), default=0) + 1)
 
 
-def store(section: Section) -> None:
-    STORED.mkdir(exist_ok=True)
-    write_json(section.file, section.model_dump(mode="json"))
-
-
 def page() -> str:
-    return "\n".join([HEAD, *(line for section in stored() for line in section.lines)]).rstrip() + "\n"
+    return (HEAD + "\n" + "\n".join(section.text for section in stored())).rstrip() + "\n"
 
 
 def quoted() -> dict[str, dict[str, int | float]]:
@@ -237,8 +203,9 @@ def take(title: str, code: Sequence[str]) -> None:
         (s.model_dump() for s in stored() if s.title == title), {"title": title, "place": place_of(title)}
     )
     written = re.sub(r"\A\s*\*(Measured|Others|Older|No hash).*\*\n", "", found[1])
-    hashes = {name: hash_of(name) for name in code} or known.get("code", {})
-    store(Section(**known | {"code": hashes, "content": parse(written.splitlines())}))
+    taken = hashes(code) or known.get("code", {})
+    found = Section(**known | {"code": taken, "content": parse(written.splitlines())})
+    store(found, found.file)
 
 
 # What benchmarks share -----------------------------------------------------------------------------------------
@@ -259,6 +226,9 @@ def spread(values: list[float], scale: float = 1, digits: int = 1) -> str:
 
 
 if __name__ == "__main__":
+    from unfit.lab.reproduce.catalogue import ITEMS  # Matplotlib: benchmarks that store a section do without
+    from unfit.lab.reproduce.index import write_pages
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["take"])
     parser.add_argument("title", nargs="?", default="")
@@ -267,3 +237,4 @@ if __name__ == "__main__":
     if given.what == "take":
         take(given.title, given.code)
     render()
+    write_pages(DOCS / "reproduction", ITEMS)

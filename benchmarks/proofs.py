@@ -26,28 +26,39 @@ import torch
 from scipy.stats import beta
 from torch import Tensor, nn
 
-from page import SOURCE, Section, hash_of, machine, parse, place_of, render, store
+from page import Section, parse, place_of, render
 from unfit import Auto, draw, read_source
+from unfit.attacker.attacked_layer import check_base, read_layer
 from unfit.attacker.candidates import Part
-from unfit.attacker.mixtures import check_base, read_mixtures
 from unfit.auditor.samples import Source
 from unfit.base.modules import as_base, as_target
+from unfit.base.versions import versions
+from unfit.lab.measurement import SOURCE, hashes, machine, store
 from zoo import Pair, copied, loss_of, mlp
 
 ERROR = 0.02  # relative to the sample's own length: what a right proof is within
 # Seeds below 10,000 shaped the rules of peel or tested earlier ones (0, 2000 and 8000 were first ones), and records.py
-# used 300,000. Beyond 4,294,966 PyTorch's generator would repeat itself: it takes 1000 × seed modulo 2³².
-FIRST = 1_000_000
+# used 300,000; 1,000,000 to 1,000,014 measured rules that are gone, and 2,000,000 to 3,000,003 ones that counted neurons which
+# never fired, and columns that are the same for all: they called the mean of centred samples with such columns exact, and records in other units. Beyond 4,294,966 PyTorch's generator would repeat itself: it takes 1000 × seed modulo 2³².
+FIRST = 3_100_000
 SIZES = (10, 10, 20, 20, 40)  # samples: few give most proofs a second
 RATIOS = (6, 10, 16)  # neurons for each sample: few proofs, most, all
-PICTURES = {
+IMAGES = {
     "faces": ("faces", None),
     "CIFAR": ("cifar10", None),
     "MNIST": ("mnist", None),
     "digits": ("mnist", "all"),
 }
 TABLES = ("plain", "scaled", "correlated", "integers", "twins", "positive", "one-hot")
-KINDS = (*PICTURES, *TABLES, "adapter", "counts", "features", "records")  # the last three have many exact zeros
+SPARSE = ("counts", "features", "records")  # with many exact zeros
+ALTERED = (
+    "copies",
+    "relabelled",
+    "constant",
+    "half",
+    "Adam",
+)  # images or tables, or their training, made difficult
+KINDS = (*IMAGES, *TABLES, "adapter", *SPARSE, *ALTERED)
 
 TITLE = "Proofs: how many are false?"
 CONFIDENCE = 0.95
@@ -59,7 +70,7 @@ REMEDY = (
     "docs/results.md and src/unfit/auditor/measured.json. Where a rule was changed because of models measured here, move FIRST on"
 )
 PROVERS = tuple(f"attacker/attacks/{method}.py" for method in METHODS)
-ASIDE = ("attacker/candidates.py", "attacker/method.py")  # they carry settings and results, and decide no proof
+ASIDE = ("attacker/candidates.py", "attacker/method.py", "attacker/names.py")  # settings and results: no proof
 
 Item = TypeVar("Item")
 Row = dict[str, Any]  # of one model
@@ -85,12 +96,12 @@ def measured() -> dict[str, str]:
         found |= new
         needed = {each for name in new for each in imported(name)}
         new = {each for each in needed - found if each.startswith("attacker/") and each not in ASIDE}
-    return {name: hash_of(name) for name in sorted(found)}
+    return hashes(sorted(found))
 
 
-def digest(hashes: dict[str, str]) -> str:
+def digest(code: dict[str, str]) -> str:
     """One hash for all of them: every measured model carries it."""
-    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
 # Data ---------------------------------------------------------------------------------------------------------
@@ -106,11 +117,26 @@ def source(name: str, classes: str | None, data: Path) -> Source:
     return read_source(name + place, classes)
 
 
-def pictures(kind: str, n: int, data: Path, random: torch.Generator) -> Pair:
+def images(kind: str, n: int, data: Path, random: torch.Generator) -> Pair:
     """As the net sees them: less their mean."""
-    name, classes = PICTURES[kind]
+    name, classes = IMAGES[kind]
     drawn = draw(source(name, classes, data), n, int(torch.randint(10**6, (1,), generator=random)))
     return drawn.x - drawn.x.mean(0, keepdim=True), drawn.y
+
+
+def altered(kind: str, pair: Pair, random: torch.Generator) -> Pair:
+    """Half of the samples nearly or exactly as the other half, or every third input the same for all."""
+    x, y = pair[0].clone(), pair[1].clone()
+    half = len(x) // 2
+    if kind == "copies":
+        noise = torch.randn(x[:half].shape, generator=random)
+        x[half : 2 * half] = x[:half] + choose((0.005, 0.05, 0.2), random) * x.std() * noise
+        y[half : 2 * half] = y[:half]
+    if kind == "relabelled":
+        x[half : half + half // 2], y[half : half + half // 2] = x[: half // 2], 1 - y[: half // 2]
+    if kind == "constant":
+        x.flatten(1)[:, ::3] = choose((0.5, 2.0), random)
+    return x, y
 
 
 def table(kind: str, n: int, random: torch.Generator) -> Pair:
@@ -149,15 +175,23 @@ def table(kind: str, n: int, random: torch.Generator) -> Pair:
 # Nets ---------------------------------------------------------------------------------------------------------
 
 
-def descend(net: nn.Module, pair: Pair, random: torch.Generator) -> nn.Module:
-    """Gradient steps, with or without batches and momentum."""
+def descend(net: nn.Module, pair: Pair, random: torch.Generator, adam: bool = False) -> nn.Module:
+    """Gradient steps, with or without batches, momentum, weight decay and clipping of the gradient."""
     batch, momentum = choose((None, None, 8), random), choose((0.0, 0.9), random)
     lr, steps = choose((0.02, 0.05, 0.1), random), choose((60, 200), random)
-    optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=lr, momentum=momentum)
+    decay, most = choose((0.0, 0.0, 1e-3), random), choose((math.inf, math.inf, 0.5), random)
+    trained = [p for p in net.parameters() if p.requires_grad]
+    optimiser: torch.optim.Optimizer
+    if adam:
+        optimiser = torch.optim.Adam(trained, lr=lr / 50)
+    else:
+        optimiser = torch.optim.SGD(trained, lr=lr, momentum=momentum, weight_decay=decay)
     for _ in range(steps):
         chosen = torch.randperm(len(pair[0]), generator=random)[:batch]
         optimiser.zero_grad()
         loss_of(net, pair[0][chosen], pair[1][chosen]).backward()
+        if most < math.inf:
+            nn.utils.clip_grad_norm_(trained, most)
         optimiser.step()
     return net.eval()
 
@@ -193,16 +227,22 @@ def adapt(net: nn.Sequential, pair: Pair, random: torch.Generator) -> nn.Module:
 
 
 def nets(kind: str, seed: int, data: Path) -> tuple[nn.Module, nn.Module, Pair]:
-    """The start, what training made of it, and on what."""
+    """The initial weights, what training made of it, and on what."""
     random = torch.Generator().manual_seed(1000 * seed + KINDS.index(kind))
     n = choose((4, 20) if kind == "adapter" else SIZES, random)
-    drawn = choose(("faces", "CIFAR", "MNIST", "plain"), random) if kind == "adapter" else kind
-    pair = pictures(drawn, n, data, random) if drawn in PICTURES else table(drawn, n, random)
+    any_of = kind in (*ALTERED, "adapter")
+    drawn = choose(("faces", "CIFAR", "MNIST", "plain"), random) if any_of else kind
+    pair = images(drawn, n, data, random) if drawn in IMAGES else table(drawn, n, random)
+    pair = altered(kind, pair, random)
     outputs = 10 if drawn == "digits" else 1
     width = choose(RATIOS, random) * max(n, 10)
-    start = mlp(pair[0][0].numel(), width, 50, outputs, seed=seed)
-    train = adapt if kind == "adapter" else descend
-    return start, train(copied(start), pair, random), pair
+    initial = mlp(pair[0][0].numel(), width, 50, outputs, seed=seed)
+    if kind == "adapter":
+        return initial, adapt(copied(initial), pair, random), pair
+    net = descend(copied(initial), pair, random, kind == "Adam")
+    if kind == "half":  # published so; the initial weights are known in full
+        net = net.half().float()
+    return initial, net, pair
 
 
 # Proofs -------------------------------------------------------------------------------------------------------
@@ -222,13 +262,13 @@ def are_right(found: Tensor, x: Tensor) -> Tensor:
     return (error < ERROR) & ((found.round() == x[which]).all(1) if is_whole else True)
 
 
-def candidates(start: nn.Module, net: nn.Module) -> Iterator[tuple[str, Part]]:
+def candidates(initial: nn.Module, net: nn.Module) -> Iterator[tuple[str, Part]]:
     """What an audit's two provers give, in its order: the second is asked where the first does not prove all."""
     target = as_target(net)
-    mixtures = read_mixtures(target, as_base(start, target))
-    check_base(mixtures)
-    for prover in Auto()._stages(mixtures)[:2]:
-        parts, is_all = prover.prove(mixtures)
+    layer = read_layer(target, as_base(initial, target))
+    check_base(layer)
+    for prover in Auto()._stages(layer)[:2]:
+        parts, is_all = prover.prove(layer)
         yield from ((prover.title, part) for part in parts)
         if is_all:
             return
@@ -236,11 +276,11 @@ def candidates(start: nn.Module, net: nn.Module) -> Iterator[tuple[str, Part]]:
 
 def prove(kind: str, seed: int, data: Path) -> Row:
     """One model: the samples with a right proof, by the method that proved them first, and every false proof."""
-    start, net, (x, _) = nets(kind, seed, data)
+    initial, net, (x, _) = nets(kind, seed, data)
     began, x = time.process_time(), x.flatten(1)
     right: dict[int, tuple[str, float]] = {}
     false: list[tuple[str, float]] = []
-    for title, part in candidates(start, net):
+    for title, part in candidates(initial, net):
         found = part.x.flatten(1)[[] if part.proven is None else part.proven]
         error, which = compare(found, x)
         for i, e, is_right in zip(which.tolist(), error.tolist(), are_right(found, x).tolist(), strict=True):
@@ -298,11 +338,14 @@ def report(rows: list[Row]) -> Iterator[str]:
     models, false = total["num_models_exact"], total["num_models_false"]
     yield from f"""\
 `python benchmarks/proofs.py DATA RESULTS`: small models (4 to 40 samples, 6 to 16 neurons per sample, two hidden layers), trained
-by plain PyTorch from known initial weights, with full batches or batches of 8, with or without momentum. `peel` and `cone` attack
+by plain PyTorch from known initial weights, with full batches or batches of 8, with or without momentum, weight decay (1e-3) and
+clipping of the gradient (norm 0.5). `peel` and `cone` attack
 them in the order of an audit: the second runs if the first does not prove every sample. A proof is right if its relative error, the
 distance to the nearest training sample divided by the length of that sample, is below {ERROR:.0%}. Samples that are whole numbers (*counts*,
 *records*) must be identical after rounding. A sample counts once. *Adapters* are low-rank updates (ranks 1 to 16), trained and
-merged: nothing can be proven there. Seeds {total["first_seed"]:,} to {total["last_seed"]:,}: no rule was chosen with these models. Verdicts quote the last row.
+merged: nothing can be proven there. The last five kinds are faces, CIFAR, MNIST or plain tables. *Copies*: half of the samples are the
+others with noise of 0.5%, 5% or 20%. *Relabelled*: a quarter are others with the other label. *Constant*: every third input is the same
+for all. *Half*: the trained weights are rounded to half precision. *Adam* trains by Adam, whose steps are no sums over samples. Seeds {total["first_seed"]:,} to {total["last_seed"]:,}: no rule was chosen with these models. Verdicts quote the last row.
 """.splitlines()
     yield f"| kind | models | samples | exact | {' | '.join(f'by {method}' for method in METHODS)} | of these false | at most (95%) | relative error: median, 99%, largest |"
     yield "|---" * (7 + len(METHODS)) + "|"
@@ -312,14 +355,14 @@ merged: nothing can be proven there. Seeds {total["first_seed"]:,} to {total["la
     yield table_row("all", rows)
     yield from f"""
 Proofs of one model depend on each other. Of {models} models with an exact sample, {false} have a false proof: at most
-{100 * upper(int(false), int(models)):.2g}% of such models, with 95% confidence. Models with more samples are not among these; from 150
-samples upwards `peel` searches in another way ([method](method.md#peel-exact-recovery-with-a-proof)), and its proofs follow the same rules.
+{100 * upper(int(false), int(models)):.2g}% of such models, with 95% confidence. Models with more samples are not among these. Their proofs
+follow the same rules ([why exact is true](proof.md)).
 """.splitlines()
 
 
 def section(rows: list[Row], code: dict[str, str]) -> Section:
     content, counts = parse(report(rows)), count(rows)
-    return Section(title=TITLE, place=place_of(TITLE), date=str(date.today()), machine=machine(), code=code, content=content, counts=counts)  # fmt: skip
+    return Section(title=TITLE, place=place_of(TITLE), date=str(date.today()), machine=machine(), versions=versions(), code=code, content=content, counts=counts)  # fmt: skip
 
 
 def stale(code: dict[str, str]) -> str:
@@ -357,6 +400,7 @@ if __name__ == "__main__":
     parser.add_argument("--proofs", type=int, default=PROOFS, help="at least this many; 0 stores what RESULTS has")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    hashes = measured()
-    store(section(measure(given.data, given.results, given.proofs, digest(hashes)), hashes))
+    ran = measured()
+    found = section(measure(given.data, given.results, given.proofs, digest(ran)), ran)
+    store(found, found.file)
     render()

@@ -1,7 +1,7 @@
 """How often is a proven record wrong? python benchmarks/records.py RESULTS [--nets 1000] [--first 0]
 
 Small nets are trained on few one-hot records, or on counts of words with many near-copies among them, by the plain PyTorch
-loop below, from a known start: few or many groups, even or uneven values, records that resemble each other, real columns beside
+loop below, from known initial weights: few or many groups, even or uneven values, records that resemble each other, real columns beside
 the codes, narrow and wide layers, one gradient step or hundreds, weights that decay and biases that do not. Every sample that the attack `cone` calls proven is compared
 with the true ones. Kinds that hold samples which are no records are controls: mixtures of the same records instead of records,
 one such mixture among them, low-rank updates. RESULTS gains a line of JSON for each net, and a run goes on where the last one ended.
@@ -99,7 +99,7 @@ def trained(kind: str, x: Tensor, y: Tensor, random: np.random.Generator) -> tup
     sides = [x.shape[1], width, *([40] if random.random() < 0.5 else [])]
     layers = [module for before, after in pairwise(sides) for module in (nn.Linear(before, after), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(sides[-1], 1))
-    start = copy.deepcopy(model)
+    initial = copy.deepcopy(model)
     if kind == "low rank":
         model[0] = LowRank(model[0], int(random.integers(2, len(x))))
     momentum, lr = random.choice([0.0, 0.9]), random.choice([0.02, 0.1, 0.3])
@@ -117,7 +117,7 @@ def trained(kind: str, x: Tensor, y: Tensor, random: np.random.Generator) -> tup
         with torch.no_grad():
             model[0].layer.weight += model[0].up @ model[0].down
         model[0] = model[0].layer
-    return model.requires_grad_(True), start
+    return model.requires_grad_(True), initial
 
 
 def measure(net: int) -> dict[str, Any]:
@@ -125,13 +125,13 @@ def measure(net: int) -> dict[str, Any]:
     torch.manual_seed(net)
     x = torch.tensor(drawn(kind, int(random.choice([12, 25, 50])), random), dtype=torch.float32)
     y = torch.tensor(random.integers(2, size=len(x))).float()
-    model, start = trained(kind, x, y, random)
+    model, initial = trained(kind, x, y, random)
     began = time.process_time()
     if not all(p.isfinite().all() for p in model.parameters()):
         return {"net": net, "kind": kind, "why": "training diverged"}
     said = {"net": net, "kind": kind, "samples": len(x), "proven": 0, "false": 0, "right": 0, "estimated": 0}
     try:
-        found = attack(model, Cone(budget=BUDGET), start)
+        found = attack(model, Cone(budget=BUDGET), initial)
     except NotApplicableError as error:
         return said | {"why": str(error)[:60]}
     near = torch.cdist(found.x.flatten(1).double(), x.double()).min(1).values / x.double().norm(dim=1).mean()

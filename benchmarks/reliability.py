@@ -52,7 +52,7 @@ class Judged:
 def main(folder: Path, runs: Path) -> None:
     found = {case.name: [judged(run_of(case, seed, folder, runs), seed) for seed in SEEDS] for case in CASES}
     write_section("Confidence: does it mean true?", [*table(found), "", untrained()], ("attacker",))
-    picture({name: whole(rows) for name, rows in found.items()})
+    image({name: whole(rows) for name, rows in found.items()})
 
 
 def judged(run: Path, seed: int) -> Judged:
@@ -103,7 +103,7 @@ def table(found: dict[str, list[Judged]]) -> Iterator[str]:
         print(line, flush=True)
         yield line
     yield ""
-    yield "![reliability curve](pictures/reliability.png)"
+    yield "![reliability curve](images/reliability.png)"
 
 
 def share(which: Tensor) -> str:
@@ -111,12 +111,14 @@ def share(which: Tensor) -> str:
 
 
 def untrained() -> str:
-    """Nets at their start: whatever is found, nothing may be confident."""
-    counts = [sure(attack(start(init, seed), Auto(seed=seed, seeds=0))) for init in (1e-4, None) for seed in SEEDS]
+    """Nets at their initial weights: whatever is found, nothing may be confident."""
+    counts = [
+        sure(attack(initial(init, seed), Auto(seed=seed, seeds=0))) for init in (1e-4, None) for seed in SEEDS
+    ]
     return f"Untrained nets (init 1e-4 and standard, three seeds each) give {sum(counts)} candidates above 0.9."
 
 
-def start(init: float | None, seed: int) -> Target:
+def initial(init: float | None, seed: int) -> Target:
     architecture = parse_architecture("1000-1000", (3, 32, 32), 1, "first")
     return Target(architecture, dict(initialise(architecture, init, seed).state_dict()), (-1.0, 1.0))
 
@@ -125,7 +127,7 @@ def sure(candidates: Candidates) -> int:
     return int((candidates.confidence > 0.9).sum())
 
 
-def picture(found: dict[str, Judged]) -> None:
+def image(found: dict[str, Judged]) -> None:
     """How often candidates of some confidence are true; the diagonal is perfect calibration."""
     figure = Figure(figsize=(5, 4.4), layout="constrained")
     axes = figure.add_subplot(xlabel="confidence", ylabel="share that is true", xlim=(0, 1.02), ylim=(0, 1.02))
@@ -135,7 +137,7 @@ def picture(found: dict[str, Judged]) -> None:
         points = [(every.confidence[i].mean(), every.true[i].float().mean()) for i in inside if i.sum() >= 5]
         axes.plot(*zip(*points, strict=True), "o-", ms=4, label=name)
     axes.legend(frameon=False, loc="upper left")
-    figure.savefig(DOCS / "pictures" / "reliability.png", dpi=110)
+    figure.savefig(DOCS / "images" / "reliability.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from cases import TRAINING
 from page import SEEDS, spread, write_section
 from unfit import FitSettings, UnfitError, fit_run, parse_architecture, read_source
 from unfit.auditor.samples import Source, draw
 from unfit.base.nets import initialise
+from unfit.lab.measurement import TRAINING
 from unfit.lab.trainee import data_loss
 
 

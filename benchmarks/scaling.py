@@ -12,8 +12,9 @@ import torch
 
 from kkt import untrained
 from page import write_section
-from unfit.attacker.attacks import FastKKT, PaperKKT, run_attack
+from unfit.attacker.attacks import FastKKT, PaperKKT
 from unfit.attacker.attacks.paper import paper_iterates
+from unfit.attacker.run import run_attack
 
 WAYS = {"one thread": (1, 1), "two threads": (2, 1), "two at a time, one thread each": (1, 2)}
 

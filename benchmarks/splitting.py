@@ -18,8 +18,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from cases import Case, run_of
 from unfit import AuditRequest, FastKKT
+from unfit.attacker.attacked_layer import AttackedLayer
 from unfit.attacker.attacks.fast import multipliers, random_starts
-from unfit.attacker.mixtures import Mixtures
 from unfit.attacker.stationarity import (
     Layers,
     Score,
@@ -93,17 +93,17 @@ def split(u: Tensor, label: Tensor, c: Tensor, directions: tuple[Tensor, Tensor]
     return u, label
 
 
-def snapshots(mixtures: Mixtures, run: int, direct: Direct | None) -> Iterator[Tensor]:
+def snapshots(layer: AttackedLayer, run: int, direct: Direct | None) -> Iterator[Tensor]:
     """As `alternate` in attacks/fast.py, with splitting in between."""
-    rank, bias = mixtures.span.rank, mixtures.bias
-    basis = mixtures.span.right[:rank]
-    fitted, gates = mixtures.weight @ basis.T, mixtures.gates[0] @ basis.T
-    layers: Layers = [(gates, mixtures.gates[1]), *mixtures.later]
-    outputs = mixtures.target.architecture.num_outputs
+    rank, bias = layer.span.rank, layer.bias
+    basis = layer.span.right[:rank]
+    fitted, gates = layer.weight @ basis.T, layer.gates[0] @ basis.T
+    layers: Layers = [(gates, layer.gates[1]), *layer.later]
+    outputs = layer.target.architecture.num_outputs
     score = choose_score("auto", outputs)
     m = num_candidates(None, rank, score, outputs)
     label = torch.arange(m) % max(outputs, 2)
-    u = random_starts(mixtures.span.values[:rank].to(fitted), m, mixtures.weight.shape[1], run)
+    u = random_starts(layer.span.values[:rank].to(fitted), m, layer.weight.shape[1], run)
     for iteration in range(1, SETTINGS.iterations + 1):
         signals = candidate_signals(layers, u, label, score, SETTINGS.alpha)
         c = multipliers(signals, u, fitted, bias, score)
@@ -112,8 +112,8 @@ def snapshots(mixtures: Mixtures, run: int, direct: Direct | None) -> Iterator[T
         gram.diagonal().add_(SETTINGS.damping * gram.diagonal().mean())
         rest = fitted - a.T @ u
         u = u + SETTINGS.step * torch.linalg.solve(gram, a @ rest)
-        if mixtures.limits and iteration % 5 == 1:
-            u = (u @ basis).clamp(*mixtures.limits) @ basis.T
+        if layer.limits and iteration % 5 == 1:
+            u = (u @ basis).clamp(*layer.limits) @ basis.T
         if iteration % EVERY == 0:
             if iteration >= 2 * EVERY:
                 yield u @ basis
@@ -121,11 +121,11 @@ def snapshots(mixtures: Mixtures, run: int, direct: Direct | None) -> Iterator[T
                 u, label = split(u, label, c[:, 0], direct(layers, u, label, score, rest))
 
 
-def gathered(mixtures: Mixtures, direct: Direct | None, seconds: float, most: int) -> tuple[Tensor, float]:
+def gathered(layer: AttackedLayer, direct: Direct | None, seconds: float, most: int) -> tuple[Tensor, float]:
     """The candidates of at most so many runs and seconds, and the seconds."""
     began, found = time.process_time(), list[Tensor]()
     for run in range(most):
-        for x in snapshots(mixtures, run, direct):
+        for x in snapshots(layer, run, direct):
             if time.process_time() - began > seconds:
                 return torch.cat(found), seconds
             found.append(x)
@@ -147,7 +147,7 @@ def main() -> None:
             most = WHOLE_RUNS[case.slug]
             for name, direct in variants.items():
                 torch.manual_seed(seed)
-                x, seconds = gathered(audited.mixtures, direct, seconds, most if direct is None else 2 * most)
+                x, seconds = gathered(audited.layer, direct, seconds, most if direct is None else 2 * most)
                 x = x.view(-1, *audited.target.architecture.input_shape)
                 seen, unseen = (match(x, s, audited.mean).similarity for s in (audited.private, audited.unseen))
                 good, control = (int((s > GOOD).sum()) for s in (seen, unseen))

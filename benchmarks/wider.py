@@ -17,7 +17,6 @@ import skimage.data
 import torch
 from torch import Tensor
 
-from cases import MEASURES
 from page import SEEDS, spread, write_section
 from unfit import (
     Audit,
@@ -34,6 +33,7 @@ from unfit import (
 )
 from unfit.auditor.samples import Samples, Source
 from unfit.base.nets import initialise
+from unfit.lab.measurement import MEASURES
 from unfit.lab.trainee import data_loss
 
 TITLE = "Wider: other optimisers, augmentation, other inputs"
@@ -117,7 +117,7 @@ def table(chosen: list[Wide], sources: dict[str, Source]) -> Iterator[str]:
         records = [result.record for result in audits]
         cells = [
             spread([getattr(record, name) for record in records])
-            for name in ("rank", "num_good", "num_good_unseen", "num_recovered", "num_proven")
+            for name in ("rank", "num_good", "num_good_unseen", "num_recovered", "num_exact")
         ]
         seconds = spread([record.seconds["attack"] for record in records], digits=0)
         line = f"| {wide.name} | {100 * min(accuracies):.0f}% | {' | '.join(cells)} | {seconds} |"
@@ -128,9 +128,9 @@ def table(chosen: list[Wide], sources: dict[str, Source]) -> Iterator[str]:
 def attacked(wide: Wide, source: Source, seed: int) -> tuple[Audit, float]:
     members = draw(source, wide.n, seed)
     unseen = draw_unseen(source, members, wide.n, seed)
-    start, end, accuracy = trained(wide, members, seed)
+    initial, end, accuracy = trained(wide, members, seed)
     return audit(
-        end, members, unseen, base=start if wide.base else None, attack=Auto(seed=seed, seeds=0)
+        end, members, unseen, base=initial if wide.base else None, attack=Auto(seed=seed, seeds=0)
     ), accuracy
 
 
@@ -142,10 +142,10 @@ def trained(wide: Wide, members: Samples, seed: int) -> tuple[Target, Target, fl
     if not wide.adam:
         settings = FitSettings(init=wide.init, weight_decay=wide.weight_decay, seed=seed)
         result = fit(architecture, (train.x, train.y), (train.x, train.y), settings)
-        targets = (Target(architecture, weights, bounds) for weights in (result.start, result.weights))
+        targets = (Target(architecture, weights, bounds) for weights in (result.initial, result.weights))
         return *targets, result.record["train_accuracy"]
     net, random = initialise(architecture, wide.init, seed), torch.Generator().manual_seed(seed)
-    start = {name: value.clone() for name, value in net.state_dict().items()}
+    initial = {name: value.clone() for name, value in net.state_dict().items()}
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=wide.weight_decay)
     for _ in range(ADAM_STEPS):
         x = wide.augment(train.x, random) if wide.augment else train.x
@@ -155,7 +155,7 @@ def trained(wide: Wide, members: Samples, seed: int) -> tuple[Target, Target, fl
         optimiser.step()
     accuracy = ((net(train.x)[:, 0] > 0) == train.y.bool()).float().mean().item()
     end = {name: value.detach().clone() for name, value in net.state_dict().items()}
-    return Target(architecture, start, bounds), Target(architecture, end, bounds), accuracy
+    return Target(architecture, initial, bounds), Target(architecture, end, bounds), accuracy
 
 
 def cifar(folder: Path, scratch: Path) -> Source:
@@ -180,10 +180,10 @@ def patches(folder: Path, scratch: Path) -> Source:
     for label, names in enumerate((INSIDE, OUTSIDE)):
         for name in names:
             loaded = getattr(skimage.data, name)()
-            picture = loaded[0] if isinstance(loaded, tuple) else loaded  # of a stereo pair the left one
-            for i in range(0, picture.shape[0] - 63, 64):
-                for j in range(0, picture.shape[1] - 63, 64):
-                    x.append(picture[i : i + 64, j : j + 64])
+            image = loaded[0] if isinstance(loaded, tuple) else loaded  # of a stereo pair the left one
+            for i in range(0, image.shape[0] - 63, 64):
+                for j in range(0, image.shape[1] - 63, 64):
+                    x.append(image[i : i + 64, j : j + 64])
                     y.append(label)
     return saved(scratch / "patches.npz", np.stack(x), np.array(y))
 

@@ -146,7 +146,7 @@ def small_start(name: str, n: int, data: Path, classes: str | None = None, k: in
 
 
 def decayed(name: str, n: int, data: Path, kind: str = "sgd", lr: float = 0.1, decay: float = 0.01) -> list[Any]:
-    """Weight decay until the start is gone."""
+    """Weight decay until the initial weights are gone."""
     private, unseen, strangers = sets(name, n, data, others=n)
     model = train(mlp(private[0][0].numel(), 300, 300, 1), private, steps=1000, lr=lr, decay=decay, kind=kind)
     return [model, private, unseen, strangers]
@@ -362,8 +362,8 @@ def scikit_learn_digits(data: Path) -> Question:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
     for layer, weight, bias in zip((net[1], net[3]), fitted.coefs_, fitted.intercepts_, strict=True):
         layer.weight.data, layer.bias.data = torch.tensor(weight.T).float(), torch.tensor(bias).float()
-    pictures = torch.tensor(x).view(-1, 1, 8, 8)
-    pair = (pictures, torch.tensor(y))
+    images = torch.tensor(x).view(-1, 1, 8, 8)
+    pair = (images, torch.tensor(y))
     return Question(net.eval(), *parts(pair, 100, 100), {"policy": Policy(window=3)})
 
 

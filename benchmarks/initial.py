@@ -1,7 +1,7 @@
-"""What finding the start changes: ordinary targets, trained with secret seeds, attacked with nothing known.
+"""What finding the initial weights changes: ordinary targets, trained with secret seeds, attacked with nothing known.
 
-`python benchmarks/start.py DATA [NAME …]`, DATA holding cifar-10-batches-bin and mnist, trains each target by a plain
-PyTorch loop after `torch.manual_seed(secret)`, attacks it without its start, finds the start, and attacks again. Seeds
+`python benchmarks/initial.py DATA [NAME …]`, DATA holding cifar-10-batches-bin and mnist, trains each target by a plain
+PyTorch loop after `torch.manual_seed(secret)`, attacks it without its initial weights, finds the initial weights, and attacks again. Seeds
 are sought among the 2²⁰ around the right one, since all of them take minutes for each target and change nothing but the
 time; `--all` tries all, in order, and measures that. `--strangers 1000` counts false finds. `head` needs the packages of
 vectors.py. What was measured is kept in runs/start, one file a target, and a run that was stopped goes on where it was.
@@ -36,9 +36,9 @@ from unfit import (
     parse_architecture,
     read_source,
 )
-from unfit.attacker.start import search_start
-from unfit.attacker.start.search import Trace, seeds_per_second, survivors
-from unfit.attacker.start.twister import SEEDS
+from unfit.attacker.initial import search_initial_weights
+from unfit.attacker.initial.search import Trace, seeds_per_second, survivors
+from unfit.attacker.initial.twister import SEEDS
 from unfit.base.modules import as_target
 from unfit.base.target import tensor_shapes
 from vectors import heads
@@ -129,7 +129,7 @@ def samples(case: Plain, folder: Path, seed: int) -> tuple[tuple[Tensor, Tensor]
 
 def counts(result: Audit) -> dict[str, Any]:
     record = result.record
-    names = ("num_good", "num_good_unseen", "num_proven", "num_recovered", "estimated_num_samples")
+    names = ("num_good", "num_good_unseen", "num_exact", "num_recovered", "estimated_num_samples")
     return {name: getattr(record, name) for name in names} | {"seconds": round(record.seconds["attack"], 1)}
 
 
@@ -140,13 +140,13 @@ def measure(name: str, repeat: int, folder: Path, all_seeds: bool) -> dict[str, 
     low = secret & 0xFFFFFFFF
     seeds = range(1 << 32) if all_seeds else range(max(0, low - AROUND // 2), min(1 << 32, low + AROUND // 2))
     processor = time.process_time()
-    search = search_start(target, seeds=seeds)
-    facts = search.facts() | {"processor_seconds": round(time.process_time() - processor, 1)}
-    right = search.start is not None and search.start.seed == low
+    search = search_initial_weights(target, seeds=seeds)
+    facts = search.record.facts | {"processor_seconds": round(time.process_time() - processor, 1)}
+    right = search.initial is not None and search.initial.seed == low
     measured = {"n": case.n, "right": right, "start": facts}
     measured["before"] = counts(audit(target, private, control, attack=Auto(seeds=0)))
-    if search.start is not None:
-        measured["after"] = counts(audit(target, private, control, base=search.start.target))
+    if search.initial is not None:
+        measured["after"] = counts(audit(target, private, control, base=search.initial.target))
     return measured
 
 
@@ -159,9 +159,9 @@ def strangers(num: int, seeds: int) -> int:
         weights = {}
         for name, shape in tensor_shapes(architecture).items():
             bound = tensor_shapes(architecture)[name.replace("bias", "weight")][1] ** -0.5
-            start = random.uniform(-bound, bound, shape) + 0.1 * bound * random.standard_normal(shape)
-            weights[name] = torch.from_numpy(start).float()
-        found += search_start(Target(architecture, weights), seeds=seeds).start is not None
+            initial = random.uniform(-bound, bound, shape) + 0.1 * bound * random.standard_normal(shape)
+            weights[name] = torch.from_numpy(initial).float()
+        found += search_initial_weights(Target(architecture, weights), seeds=seeds).initial is not None
     return found
 
 
@@ -177,11 +177,11 @@ def speed() -> str:
 
 
 def row(name: str, measured: dict[str, Any]) -> str:
-    start, cells = measured["start"], [name, str(measured["n"]), "yes" if measured["right"] else "no"]
-    cells.append(f"{start['correlation']:.2f}, {start['decay']:.2f}" if start["found"] else "–")
+    initial, cells = measured["start"], [name, str(measured["n"]), "yes" if measured["right"] else "no"]
+    cells.append(f"{initial['correlation']:.2f}, {initial['decay']:.2f}" if initial["found"] else "–")
     for stage in ("before", "after"):
         found = measured.get(stage)
-        cells.append(f"{found['num_good']} ({found['num_good_unseen']}), {found['num_proven']}" if found else "–")
+        cells.append(f"{found['num_good']} ({found['num_good_unseen']}), {found['num_exact']}" if found else "–")
     return f"| {' | '.join(cells)} | {measured.get('after', {}).get('estimated_num_samples', '–')} |"
 
 

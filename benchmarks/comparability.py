@@ -1,4 +1,4 @@
-"""Can sets that differ be told apart, and are sets of one draw left alone? python benchmarks/exchange.py DATA
+"""Can sets that differ be told apart, and are sets of one draw left alone? python benchmarks/comparability.py DATA
 
 DATA holds cifar-10-batches-bin and mnist. Prints two tables: how often `compare_sets` says that random halves of one
 draw are not exchangeable, which should be no more than its LEVEL of 0.5%, and how often it says so of sets that differ.
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer
 
-from unfit.auditor.exchange import compare_sets
-from unfit.auditor.samples import Part, Samples
+from unfit.auditor.comparability import compare_sets
+from unfit.auditor.labels import Labels
+from unfit.auditor.samples import Samples, Subset
 from unfit.auditor.sources import read_source
 
 Pair = tuple[Samples, Samples]
@@ -30,7 +31,7 @@ def main(data: Path, splits: int, repeats: int) -> None:
     cifar, mnist = read_source(f"cifar10:{data}"), read_source(f"mnist:{data / 'mnist'}")
     assert mnist.test is not None
     tabular = load_breast_cancer()
-    table = Part(tabular.data.astype(np.float32), tabular.target, ("malignant", "benign"))
+    table = Subset(tabular.data.astype(np.float32), Labels(tabular.target, ("malignant", "benign")))
     draws = {
         "CIFAR-10": cifar.train,
         "MNIST": mnist.train,
@@ -51,15 +52,15 @@ def print_table(rows: dict[str, Callable[[int, Rng], Pair | None]], sizes: tuple
 
 def told_apart(draw: Callable[[int, Rng], Pair | None], n: int, repeats: int) -> str:
     pairs = (draw(n, np.random.default_rng((n, seed))) for seed in range(repeats))
-    found = [not compare_sets(*pair, seed).exchangeable for seed, pair in enumerate(pairs) if pair is not None]
+    found = [not compare_sets(*pair, seed).comparable for seed, pair in enumerate(pairs) if pair is not None]
     return str(sum(found)) if found else "–"
 
 
-def some(part: Part, n: int, rng: Rng) -> Samples:
+def some(part: Subset, n: int, rng: Rng) -> Samples:
     return part.take(rng.choice(np.flatnonzero(part.labels >= 0), n, replace=False))
 
 
-def halves(part: Part) -> Callable[[int, Rng], Pair | None]:
+def halves(part: Subset) -> Callable[[int, Rng], Pair | None]:
     """Of one draw: odd ones class by class as unfit draws them, even ones without regard to class."""
 
     def draw(n: int, rng: Rng) -> Pair | None:
@@ -75,7 +76,7 @@ def halves(part: Part) -> Callable[[int, Rng], Pair | None]:
     return draw
 
 
-def differing(cifar: Part, mnist: Part, t10k: Part) -> dict[str, Callable[[int, Rng], Pair | None]]:
+def differing(cifar: Subset, mnist: Subset, t10k: Subset) -> dict[str, Callable[[int, Rng], Pair | None]]:
     def changed(change: Callable[[torch.Tensor, Rng], torch.Tensor]) -> Callable[[int, Rng], Pair]:
         def draw(n: int, rng: Rng) -> Pair:
             private, unseen = some(cifar, n, rng), some(cifar, n, rng)
@@ -90,7 +91,7 @@ def differing(cifar: Part, mnist: Part, t10k: Part) -> dict[str, Callable[[int, 
         at = [rng.choice(pool, size, replace=False) for pool, size in zip(pools, (num, n - num), strict=True)]
         return cifar.take(np.concatenate(at)), cifar.take(cifar.balanced(n, int(rng.integers(2**31))))
 
-    def in_order(first: Part, second: Part) -> Callable[[int, Rng], Pair]:
+    def in_order(first: Subset, second: Subset) -> Callable[[int, Rng], Pair]:
         """Runs of samples as they lie in the files: few writers in each."""
 
         def draw(n: int, rng: Rng) -> Pair:

@@ -1,4 +1,4 @@
-"""How often does an audit cry leak on samples the model never saw? python benchmarks/strangers.py DATA [AUDITS] [--only blind|base|hidden]
+"""How often does an audit cry leak on samples the model never saw? python benchmarks/unseen.py DATA [AUDITS] [--only blind|base|hidden]
 
 *Blind*: each of a few models is attacked once. Then sets of strangers are audited with these candidates, against unseen samples
 that are like them or are not: drawn from the other file of the data set, with other shares of the classes, half blackened,
@@ -28,20 +28,21 @@ import torch
 from torch import Tensor, nn
 
 from page import write_section
-from unfit import MisfitError, Policy, Reading, Target, Unmix, attack, audit, load_target, read_source
+from unfit import DataCheckError, Policy, Reading, Target, Unmix, attack, audit, load_target, read_source
 from unfit.attacker.attacks.auto import Auto
 from unfit.auditor.audit import find_candidates
-from unfit.auditor.calibration import interval
 from unfit.auditor.case import Case, case_of
 from unfit.auditor.conclude import concluded
-from unfit.auditor.evidence import evidence, examine
+from unfit.auditor.evidence import measure
+from unfit.auditor.examine import examine
 from unfit.auditor.pool import Pool
+from unfit.auditor.probability import interval
 from unfit.auditor.record import Record
-from unfit.base.pictures import ncc
+from unfit.base.images import ncc
 from zoo import Pair, copied, mlp, parts, samples, seen, train
 
 N = 60  # strangers, and as many unseen samples
-KINDS = ("exchangeable", "other file", "other class mix", "half zeros", "brighter")
+KINDS = ("comparable", "other file", "other class mix", "half zeros", "brighter")
 MEMBERS, WIDTH, SETS = 25, 300, 10  # of each model with a base: samples, neurons, and sets of strangers
 ROWS = 1500  # of each kind of data: members and strangers are drawn from them
 CODE = ("attacker", "auditor")
@@ -104,7 +105,7 @@ def blind(data: Path, audits: int) -> Said:
                     other = others[0][there[:N]], others[1][there[:N]]
                     try:
                         verdict = audit(net, *changed(kind, private, unseen, other), candidates=found).verdict
-                    except MisfitError:
+                    except DataCheckError:
                         verdict = "refused"
                     said[kind, verdict] += 1
             print(f"{name}: {dict(said)}", flush=True)
@@ -183,7 +184,7 @@ class Audited:
 def judged(case: Case, pool: Pool) -> Record:
     """As an audit judges what its attack found."""
     examined = examine(case, Policy())
-    return concluded([evidence(case, pool, Policy(), examined)], Policy(), examined.published)[0]
+    return concluded([measure(case, pool, Policy(), examined)], examined, Policy())[0]
 
 
 def with_base(kind: str, data: Path, seed: int) -> Audited:
@@ -210,7 +211,7 @@ def with_base(kind: str, data: Path, seed: int) -> Audited:
         done.append(judged(case, pool))
         num_alike += resembling(proven, private[0]) > 0
     of_members = judged(own, pool)
-    return Audited(done, num_alike, of_members.num_proven, resembling(proven, members))
+    return Audited(done, num_alike, of_members.num_exact, resembling(proven, members))
 
 
 def given_base(data: Path, audits: int) -> tuple[Said, Lines]:
@@ -234,8 +235,8 @@ def given_base(data: Path, audits: int) -> tuple[Said, Lines]:
         numbers = (
             *(said[kind, verdict] for verdict in ("leak", "inconclusive", "pass")),
             sum(run.num_alike for run in runs),
-            sum(record.num_proven for record in records),
-            sum(record.num_proven_unseen for record in records),
+            sum(record.num_exact for record in records),
+            sum(record.num_exact_unseen for record in records),
         )
         members = f"{sum(run.exact for run in runs)} of {sum(run.alike for run in runs)}"
         lines.append(f"| {' | '.join((kind, *map(str, numbers), members))} |")
@@ -285,7 +286,7 @@ def hidden(data: Path, seeds: int) -> tuple[Said, Lines]:
                 for truth, given in (("private", private), ("strangers", parts(strangers, 40)[0])):
                     try:
                         verdict = audit(model, given, unseen, attack=Unmix(), input_shape=(1, 28, 28)).verdict
-                    except MisfitError:
+                    except DataCheckError:
                         verdict = "refused"
                     said[f"{truth}, {place}", verdict] += 1
     verdicts = ("leak", "inconclusive", "pass", "refused")

@@ -1,0 +1,313 @@
+"""What `unfit scan` finds, misses and finds falsely, over pipelines on bundled tables and texts, and how fast.
+
+    python benchmarks/scan.py [--only table|speed|registry] [--seed 0] [--tables wine]
+
+Each pipeline is fitted on a third of a table. Saved by joblib, pickle and skops, the file is scanned twice: with the
+third that it was fitted on (and another as the control), which must find every stored row, and with two thirds that it
+never saw, which must find none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import skops.io
+from sklearn import datasets
+from sklearn.cluster import DBSCAN, AffinityPropagation
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA, KernelPCA
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
+from sklearn.impute import KNNImputer, SimpleImputer
+from sklearn.kernel_approximation import Nystroem
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ridge, SGDClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import (
+    KernelDensity,
+    KNeighborsClassifier,
+    KNeighborsRegressor,
+    LocalOutlierFactor,
+    NearestNeighbors,
+    RadiusNeighborsClassifier,
+)
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+from sklearn.semi_supervised import LabelPropagation, LabelSpreading
+from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
+from sklearn.tree import DecisionTreeClassifier
+
+from unfit import scan
+from unfit.auditor.scan.findings import ScanRecord
+
+Make = Callable[[], Any]
+FORMATS = ("joblib", "pickle", "skops")
+ROWS: dict[str, Make] = {  # what stores rows of the samples
+    "SVC": SVC,
+    "NuSVC": lambda: NuSVC(nu=0.1),
+    "SVR": SVR,
+    "OneClassSVM": OneClassSVM,
+    "KNeighborsClassifier": KNeighborsClassifier,
+    "KNeighborsClassifier, kd_tree": lambda: KNeighborsClassifier(algorithm="kd_tree"),
+    "KNeighborsRegressor": KNeighborsRegressor,
+    "RadiusNeighborsClassifier": lambda: RadiusNeighborsClassifier(1e4),
+    "NearestNeighbors": NearestNeighbors,
+    "LocalOutlierFactor": lambda: LocalOutlierFactor(novelty=True),
+    "KNNImputer": KNNImputer,
+    "KernelDensity": KernelDensity,
+    "GaussianProcessClassifier": GaussianProcessClassifier,
+    "GaussianProcessRegressor": GaussianProcessRegressor,
+    "KernelRidge": KernelRidge,
+    "KernelPCA": lambda: KernelPCA(2, kernel="rbf"),
+    "LabelPropagation": lambda: LabelPropagation(kernel="knn"),
+    "LabelSpreading": lambda: LabelSpreading(kernel="knn"),
+    "DBSCAN": lambda: DBSCAN(eps=1e5, min_samples=2),
+    "Nystroem": lambda: Nystroem(n_components=40),
+    "AffinityPropagation": AffinityPropagation,
+    "StandardScaler, SVC": lambda: make_pipeline(StandardScaler(), SVC()),
+    "MinMaxScaler, KNeighbors": lambda: make_pipeline(MinMaxScaler(), KNeighborsClassifier()),
+    "RobustScaler, SVC": lambda: make_pipeline(RobustScaler(), SVC()),
+    "MaxAbsScaler, KernelRidge": lambda: make_pipeline(MaxAbsScaler(), KernelRidge()),
+    "SimpleImputer, StandardScaler, KNeighbors": lambda: make_pipeline(
+        SimpleImputer(), StandardScaler(), KNeighborsClassifier()
+    ),
+    "StandardScaler, PCA, KNeighbors": lambda: make_pipeline(StandardScaler(), PCA(3), KNeighborsClassifier()),
+    "PCA whitened, SVC": lambda: make_pipeline(PCA(3, whiten=True), SVC()),
+    "columns in another order, SVC": lambda: make_pipeline(
+        ColumnTransformer([("a", StandardScaler(), [3, 1]), ("b", "passthrough", [0, 2])]), SVC()
+    ),
+    "bagged KNeighbors": lambda: BaggingClassifier(KNeighborsClassifier(), n_estimators=3),
+}
+NONE: dict[str, Make] = {  # what stores none
+    "LinearRegression": LinearRegression,
+    "LogisticRegression": lambda: LogisticRegression(max_iter=50),
+    "Ridge": Ridge,
+    "Lasso": Lasso,
+    "SGDClassifier": SGDClassifier,
+    "GaussianNB": GaussianNB,
+    "DecisionTreeClassifier": DecisionTreeClassifier,
+    "RandomForestClassifier": lambda: RandomForestClassifier(20),
+    "GradientBoostingClassifier": lambda: GradientBoostingClassifier(n_estimators=20),
+    "HistGradientBoostingClassifier": lambda: HistGradientBoostingClassifier(max_iter=20),
+    "AdaBoostClassifier": lambda: AdaBoostClassifier(n_estimators=10),
+    "MLPClassifier": lambda: MLPClassifier((20,), max_iter=30),
+    "StandardScaler, LogisticRegression": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+    "StandardScaler, PCA, MLPClassifier": lambda: make_pipeline(
+        StandardScaler(), PCA(3), MLPClassifier((10,), max_iter=30)
+    ),
+}
+TABLES = {"breast cancer": "load_breast_cancer", "wine": "load_wine", "diabetes": "load_diabetes"}
+TEXTS: dict[str, Make] = {
+    "CountVectorizer": CountVectorizer,
+    "TfidfVectorizer": TfidfVectorizer,
+    "TfidfVectorizer, pairs": lambda: TfidfVectorizer(ngram_range=(1, 2)),
+    "TfidfVectorizer, LogisticRegression": lambda: make_pipeline(TfidfVectorizer(), LogisticRegression()),
+    "TfidfVectorizer, KNeighbors": lambda: make_pipeline(TfidfVectorizer(), KNeighborsClassifier()),
+}
+TEXTS_NONE: dict[str, Make] = {
+    "HashingVectorizer, LogisticRegression": lambda: make_pipeline(HashingVectorizer(), LogisticRegression()),
+}
+VALUES: dict[str, Make] = {"QuantileTransformer": lambda: QuantileTransformer(n_quantiles=50)}
+
+
+@dataclass
+class Tally:
+    """Of one pipeline, over tables and formats."""
+
+    files: int = 0
+    found: int = 0
+    missed: int = 0
+    false: int = 0
+    rows: int = 0
+    rows_found: int = 0
+
+
+def thirds(x: Any, y: Any, seed: int) -> list[tuple[Any, Any]]:
+    order = np.random.default_rng(seed).permutation(len(y))
+    return [
+        (x[order[i::3]] if not isinstance(x, list) else [x[j] for j in order[i::3]], y[order[i::3]])
+        for i in range(3)
+    ]
+
+
+def fitted(make: Make, x: Any, y: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make().fit(x, y)
+
+
+def saved(model: Any, kind: str, folder: Path) -> Path:
+    path = folder / f"model.{kind}"
+    if kind == "skops":
+        skops.io.dump(model, path)
+    elif kind == "joblib":
+        joblib.dump(model, path)
+    else:
+        path.write_bytes(pickle.dumps(model))
+    return path
+
+
+def stored_rows(model: Any, x: Any) -> int:
+    """How many different rows of the table such an estimator stores."""
+    last = model.steps[-1][1] if hasattr(model, "steps") else model
+    different = len(np.unique(x, axis=0)) if isinstance(x, np.ndarray) else len(set(x))
+    if hasattr(last, "support_"):
+        return len(np.unique(x[last.support_], axis=0))
+    if hasattr(last, "cluster_centers_indices_"):
+        return len(last.cluster_centers_indices_)
+    if hasattr(last, "component_indices_"):
+        return len(last.component_indices_[: last.n_components])
+    if hasattr(last, "estimators_samples_"):
+        return len(np.unique(np.concatenate(last.estimators_samples_)))
+    return different
+
+
+def rows_in(record: ScanRecord) -> int:
+    return max((each.num for each in record.findings if each.is_private and each.holds == "rows"), default=0)
+
+
+def measure(name: str, make: Make, holds: str, sets: list[tuple[Any, Any]], tally: Tally, folder: Path) -> None:
+    (own, labels), (other, _), (third, _) = sets
+    model = fitted(make, own, labels)
+    for kind in FORMATS:
+        try:
+            path = saved(model, kind, folder)
+        except Exception as error:
+            print(f"  {name} cannot be saved by {kind}: {type(error).__name__}")
+            continue
+        record, strangers = scan(path, own, other), scan(path, third, other)
+        hit = any(each.is_private for each in record.findings)
+        tally.files += 1
+        tally.found += hit and holds != "none"
+        tally.missed += not hit and holds != "none"
+        tally.false += rows_in(strangers) > 0 or (hit and holds == "none")
+        if holds == "rows":
+            tally.rows += stored_rows(model, own)
+            tally.rows_found += min(rows_in(record), stored_rows(model, own))
+
+
+def sentences() -> tuple[list[str], Any]:
+    """Texts that scikit-learn brings: the descriptions of its data sets."""
+    loads = (datasets.load_breast_cancer, datasets.load_wine, datasets.load_diabetes, datasets.load_iris)
+    found = [each for load in loads for each in re.split(r"[.\n]{1,}\s", load().DESCR) if len(each.split()) > 3]
+    return found, np.arange(len(found)) % 2
+
+
+def tables(seed: int, names: list[str]) -> None:
+    total = Tally()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = [getattr(datasets, load)(return_X_y=True) for load in map(TABLES.__getitem__, names)]
+        data = [(x, (y > np.median(y)).astype(int) if len(set(y)) > 9 else y) for x, y in data]
+        groups = (("rows", ROWS, data), ("none", NONE, data), ("values", VALUES, data))
+        texts = [sentences()]
+        for holds, makes, sources in (*groups, ("words", TEXTS, texts), ("none", TEXTS_NONE, texts)):
+            for title, make in makes.items():
+                tally = Tally()
+                for x, y in sources:
+                    measure(title, make, holds, thirds(x, y, seed), tally, folder)
+                words = f"{tally.rows_found} of {tally.rows} rows" if tally.rows else ""
+                print(
+                    f"| {title} | {holds} | {tally.files} | {tally.found} | {tally.missed} | {tally.false} | {words} |",
+                    flush=True,
+                )
+                for key, value in vars(tally).items():
+                    setattr(total, key, getattr(total, key) + value)
+        encoder = OneHotEncoder().fit([[f"town {i}"] for i in range(60)])
+        own = np.array([[f"town {i}"] for i in range(60)], dtype=object)
+        other = np.array([[f"town {i}"] for i in range(60, 120)], dtype=object)
+        print("OneHotEncoder:", [each.num for each in scan(encoder, own, other).findings if each.is_private])
+    print(vars(total))
+
+
+def speed() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), np.random.default_rng(0)
+        joblib.dump(
+            KNeighborsClassifier().fit(x := rng.random((13_000, 100)), np.arange(13_000) % 2), folder / "a.joblib"
+        )
+        began = time.perf_counter()
+        scan(folder / "a.joblib")
+        print(
+            f"{(folder / 'a.joblib').stat().st_size / 1e6:.0f} MB, by class: {time.perf_counter() - began:.2f} s"
+        )
+        x = rng.random((1_250_000, 100))
+        joblib.dump({"kept": x}, folder / "b.joblib")
+        own, other = x[rng.permutation(len(x))[:50_000]], rng.random((50_000, 100))
+        own[25_000:] = rng.random((25_000, 100))
+        del x
+        began = time.perf_counter()
+        found = scan(folder / "b.joblib", own, other)
+        print(f"100,000 rows against 1 GB: {time.perf_counter() - began:.0f} s, found {rows_in(found)} of 25,000")
+        with open("/proc/self/status") as status:
+            print(next(line.strip() for line in status if line.startswith("VmHWM")))
+
+
+def registry() -> None:
+    """1,000 files; the process is killed three times and started again."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "models"
+        folder.mkdir()
+        x, y = datasets.load_wine(return_X_y=True)
+        content = [pickle.dumps(make().fit(x, y)) for make in (SVC, LinearRegression)]
+        for i in range(1000):
+            (folder / f"{i:04}.pkl").write_bytes(content[i % 2])
+        words = [sys.executable, "-m", "unfit", "scan", str(folder), "--out", str(Path(name) / "o.json")]
+        began = time.perf_counter()
+        for _ in range(3):
+            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(9)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            lines = list(Path(name).rglob("files.jsonl"))
+            print("killed after", sum(len(each.read_bytes().splitlines()) for each in lines), "files")
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        print(done.stdout.splitlines()[-1], "exit code", done.returncode, f"{time.perf_counter() - began:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("table", "speed", "registry"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tables", default=",".join(TABLES))
+    options = parser.parse_args()
+    if options.only in (None, "table"):
+        tables(options.seed, options.tables.split(","))
+    if options.only in (None, "speed"):
+        speed()
+    if options.only in (None, "registry"):
+        registry()
+
+
+if __name__ == "__main__":
+    main()
