@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint docs dist installed zoo fuzz bench results reproduction schema gallery
+.PHONY: demo test lint docs dist installed zoo fuzz bench bench-stale results reproduction schema gallery
 
 demo: $(LIGHT)  ## train a face detector, reconstruct its training faces, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -45,19 +45,11 @@ zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo
 fuzz: $(READY)  ## mutated files of every kind: an answer or one error; make fuzz COUNT=100000
 	$(BIN)/python benchmarks/fuzz.py --count $(COUNT)
 
-bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
-	$(BIN)/python benchmarks/results.py "$(DATA)"
-	$(BIN)/python benchmarks/kkt.py "$(DATA)"
-	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
-	$(BIN)/python benchmarks/wider.py "$(DATA)"
-	$(BIN)/python benchmarks/reliability.py "$(DATA)"
-	$(BIN)/python benchmarks/match.py
-	$(BIN)/python benchmarks/pool.py
-	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/initial.py "$(DATA)/.."
-	$(BIN)/python benchmarks/proofs.py "$(DATA)/.." runs/proofs.jsonl
-	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
-	$(BIN)/python benchmarks/throughput.py runs/throughput
+bench: $(READY)  ## measure every number of the evidence pages: make bench DATA=folder-of-cifar-10-batches-bin-and-mnist
+	$(BIN)/python benchmarks/bench.py "$(DATA)"
+
+bench-stale: $(READY)  ## the same for sections whose code has changed since
+	$(BIN)/python benchmarks/bench.py "$(DATA)" --stale
 
 results: $(READY)  ## docs/results.md and the numbers that verdicts quote, from what the benchmarks have stored
 	$(BIN)/python benchmarks/page.py

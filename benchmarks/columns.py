@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,12 +91,13 @@ def at_the_truth(layer: AttackedLayer, x: torch.Tensor) -> str:
     columns = level(torch.linalg.lstsq(rows.T, change.rows.T).solution @ change.space @ change.space.T)
     pairs = zip(change.zeros(columns), change.zero(columns)[:, 0].tolist(), strict=True)
     found = [certify(change.space, zero, width) for zero, width in pairs]
-    excess, needed = (torch.tensor([getattr(each, name) for each in found]) for name in ("excess", "needed"))
-    gap, leverage = (torch.tensor([getattr(each, name) for each in found]) for name in ("gap", "leverage"))
+    chance, gap, support = (torch.tensor([getattr(each, name) for each in found]) for name in ("log_chance", "gap", "support"))  # fmt: skip
+    num = torch.tensor([each.num_zeros for each in found]) - change.n + 1
     strays, margin = contradicted(change, columns, rows).max(), margins(change, columns, rows).min()
     return (
-        f"excess {int(excess.min())}, {int(excess.median())} of {int(needed.median())}; gap {gap.median():.0e}; leverage "
-        f"{leverage.max():.2f}; certain {sum(each.holds for each in found)}; strays {strays:.1%}; margin {int(margin)}"
+        f"zeros beyond n − 1 {int(num.min())}, {int(num.median())}; chance 10^{chance.max() / math.log(10):.0f}; gap "
+        f"{gap.median():.0e}; support {support.min():.3f}; certain {sum(each.holds for each in found)}; "
+        f"strays {strays:.1%}; margin {int(margin)}"
     )
 
 

@@ -30,8 +30,8 @@ from unfit.base.modules import as_base, as_target
 KINDS = ("faces", "CIFAR", "MNIST", "digits", "plain", "twins", "copies", "half")
 MOVED: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
     (sparse, "CHANCE", (1e-12, 1e-9, 1e-6)),
-    (sparse, "GAP", (3e2, 1e3, 3e3)),
-    (sparse, "LEVERAGE", (0.85, 0.95, 0.985)),
+    (sparse, "GAP", (1e2, 3e2, 1e3)),
+    (sparse, "SUPPORT", (0.02, 0.07, 0.2)),
     (changes, "ROUNDED", (10, 30, 100)),
     (gates, "STRAYS", (0.006, 0.02, 0.06)),
     (gates, "DECIDED", (3, 10, 30)),

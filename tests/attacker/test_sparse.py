@@ -1,5 +1,7 @@
 """The certificate of a sparse vector: true columns of planted spaces have it, and nothing else does."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,9 +12,10 @@ from unfit.attacker.sparse import (
     Certificate,
     certify,
     falling,
-    least_excess,
     least_sum,
+    least_zeros,
     level,
+    log_chance,
     null_near,
     reweighted,
     sharper,
@@ -46,7 +49,8 @@ def test_true_columns_are_certain(seed):
     found = [certificate(space, column) for column in columns]
     assert all(each.holds for each in found)
     assert min(each.gap for each in found) > 1e5
-    assert max(each.leverage for each in found) < 0.9
+    assert min(each.support for each in found) > 0.15
+    assert max(each.log_chance for each in found) < -100
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -79,17 +83,18 @@ def test_a_place_where_nothing_is_large_is_no_zero():
     columns, space = planted()
     dead = torch.cat([space, torch.zeros(30, N)])
     zero = torch.cat([columns[0] == 0, torch.ones(30, dtype=torch.bool)])
-    assert certify(dead, zero, WIDTH).excess == certify(space, columns[0] == 0, WIDTH).excess
+    assert certify(dead, zero, WIDTH).num_zeros == certify(space, columns[0] == 0, WIDTH).num_zeros
+    assert least_zeros(dead, WIDTH) >= least_zeros(space, WIDTH) + 30
 
 
-def test_a_zero_that_nothing_else_demands_has_leverage_one():
+def test_a_zero_that_nothing_else_demands_has_no_support():
     columns, space = planted()
     shared = (columns[:2] == 0).all(0)
     place = int((columns[1] * columns[0]).abs().argmax())
     mixture = columns[1] - columns[1, place] / columns[0, place] * columns[0]
     zero = level(mixture[None])[0].abs() < WIDTH
     assert zero.sum() == shared.sum() + 1 > N
-    assert certify(space, zero, WIDTH).leverage == pytest.approx(1)
+    assert certify(space, zero, WIDTH).support == pytest.approx(0, abs=1e-9)
 
 
 def test_zeros_that_several_vectors_share_leave_no_gap():
@@ -105,15 +110,16 @@ def test_its_numbers_are_those_of_the_singular_value_decomposition():
     left, values, _ = torch.linalg.svd(rows, full_matrices=False)
     found = certificate(space, columns[3] + 1e-6 * columns[4])
     noisy = space[(columns[3] + 1e-6 * columns[4]).abs() < WIDTH]
-    assert found.excess == len(rows) - N + 1 == len(noisy) - N + 1
-    assert found.leverage == pytest.approx(float(left[:, :-1].square().sum(1).max()))
+    assert found.num_zeros == len(rows) == len(noisy)
+    least = float((1 - left[:, :-1].square().sum(1)).min())
+    assert found.support == pytest.approx(least * len(rows) / (len(rows) - N + 1))
     assert singular(rows)[0].flip(0)[:-1].numpy() == pytest.approx(values[:-1].numpy())
 
 
 def test_fewer_zeros_than_dimensions_are_no_certificate():
     columns, space = planted(share=0.05)
     found = certificate(space, columns[0])
-    assert found.excess < 1
+    assert found.num_zeros < N
     assert not found.holds
 
 
@@ -123,21 +129,28 @@ def test_one_dimension_holds_one_vector():
 
 
 def test_chance_is_bounded_for_the_whole_space():
-    """Of two dimensions all vertices can be tried: none has as many zeros as are needed, but some have a few."""
+    """Of two dimensions all vertices can be tried: the best of each space is no less likely than the bound says."""
     random = torch.Generator().manual_seed(0)
-    space = torch.linalg.qr(torch.randn(60, 2, generator=random, dtype=torch.float64))[0]
-    width = 0.02
-    vertices = level(torch.stack([vertex(space, torch.tensor([i])) for i in range(60)]))
-    most = int((vertices.abs() < width).sum(1).max()) - 1  # beyond n − 1
-    assert 1 <= most < least_excess(space, width)
+    least = []
+    for _ in range(200):
+        space = torch.linalg.qr(torch.randn(30, 2, generator=random, dtype=torch.float64))[0]
+        found = [certify(space, level(vertex(space, torch.tensor([i]))[None])[0].abs() < 0.1, 0) for i in range(30)]
+        least.append(min(each.log_chance for each in found if each.num_zeros >= 2))
+    assert sum(value < math.log(0.1) for value in least) <= 0.1 * len(least)
+    assert min(least) < math.log(10)  # and it is not so loose that nothing could be certain
 
 
-def test_more_zeros_are_needed_where_zeros_are_wide_and_where_places_are_small():
+def test_the_tail_of_the_last_singular_value_is_edelmans():
+    """Of large square matrices P(σ √n < t) is 1 − exp(−t²/2 − t) (Edelman 1988), which is t for small t."""
+    n, t = 50, 0.01
+    sigma = t / math.sqrt(n)
+    bound = log_chance(torch.full((n,), sigma / math.sqrt(n), dtype=torch.float64), n, n)
+    assert math.exp(float(bound)) == pytest.approx(t, rel=0.01)
+
+
+def test_more_zeros_are_needed_where_zeros_are_wide():
     _, space = planted()
-    small = space.clone()
-    small[:50] *= 1e-3
-    assert least_excess(space, 1e-6) < least_excess(space, 1e-4) < least_excess(space, 1e-3)
-    assert least_excess(torch.linalg.qr(small)[0], 1e-4) > least_excess(space, 1e-4)
+    assert N < least_zeros(space, 1e-6) < least_zeros(space, 1e-4) < least_zeros(space, 1e-2) <= W
     assert CHANCE < 1e-6
 
 

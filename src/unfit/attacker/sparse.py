@@ -5,11 +5,11 @@ sparsest vector near a guess is found by least squares that is reweighted while 
 linear program, and sharpened until its zeros are as small as rounding leaves them. What is found is then judged by
 its zeros alone (docs/proof.md has the statement):
 
-- excess: zeros beyond the n − 1 that any vertex of n dimensions has. In general position more come by chance, and
-  `least_excess` says how many do not, in the whole space, however long anybody searched.
+- chance: how many sets of zeros as many and as small a space in general position is expected to have, counting all
+  sets, however long anybody searched. It follows from the tail of the last singular value of a random matrix.
 - gap: between the last two singular values of U at the zeros. They determine one vector, or they do not.
-- leverage: how far a zero follows from itself alone. At 1, nothing but that zero's own demand holds it, as in a
-  mixture that was made to vanish there.
+- support: how far the zero that the others support least follows from them. At 0, nothing but that zero's own
+  demand holds it, as in a mixture that was made to vanish there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-CHANCE = 1e-9  # expected number of vectors in the whole space with so many zeros by chance
+CHANCE = 1e-9  # expected number of sets of zeros, as many and as small, in the whole space by chance
 GAP = 300  # of the last two singular values: 10⁴ where zeros determine a vector, 10 where not; halfway between
-LEVERAGE = 0.95  # 0.6 to 0.92 for the sparsest vectors of a space, 1 for mixtures of them
+SUPPORT = 0.07  # 0.1 to 0.6 for the sparsest vectors of a space, 0 for mixtures of them
 
 RIDGE = 1e-6  # times the mean diagonal, so that solving never fails; 10⁻⁸ to 10⁻⁴ do as well
 TINY = 1e-14  # times the mean diagonal, so that factorising never fails
@@ -88,15 +88,15 @@ def least_sum(rows: Tensor, along: Tensor) -> Tensor | None:
 class Certificate:
     """What a set of zeros says of the one vector that vanishes there."""
 
-    excess: int  # zeros beyond n − 1
-    needed: int  # so many do not come by chance
+    num_zeros: int
+    log_chance: float
     gap: float
-    leverage: float
+    support: float
     coordinates: Tensor  # (n,), of the vector that vanishes best, whatever vector the zeros were read from
 
     @property
     def holds(self) -> bool:
-        return self.excess >= self.needed and self.gap > GAP and self.leverage < LEVERAGE
+        return self.log_chance < math.log(CHANCE) and self.gap > GAP and self.support > SUPPORT
 
 
 def certify(space: Tensor, zero: Tensor, width: float) -> Certificate:
@@ -105,19 +105,18 @@ def certify(space: Tensor, zero: Tensor, width: float) -> Certificate:
     width: What counts as zero, where the vector has mean square 1. Rows on which every vector is that small say
     nothing, and are left out.
     """
-    n = space.shape[1]
     rows = space[zero & (sizes(space) > width)]
-    excess, needed = len(rows) - n + 1, least_excess(space, width)
+    num, n = rows.shape
     values, vectors = singular(rows)
+    near = vectors[:, 0]
     if n == 1:  # one vector, and nothing to mix it with
-        return Certificate(excess, 0, math.inf, 0.0, vectors[:, 0])
-    most = float(leverages(rows).max()) if len(rows) else 1.0
-    return Certificate(excess, needed, float(values[1] / values[0]), most, vectors[:, 0])
-
-
-def least_zeros(space: Tensor, width: float) -> int:
-    """So many zeros, rows included on which every vector is small, are no chance."""
-    return space.shape[1] - 1 + least_excess(space, width) + int((sizes(space) <= width).sum())
+        return Certificate(num, -math.inf, math.inf, 1.0, near)
+    if num < n:
+        return Certificate(num, math.inf, 1.0, 0.0, near)
+    on_rows = (rows @ near).abs() / rows.norm(dim=1) * math.sqrt(n)
+    chance = log_chance(on_rows.sort().values, n, len(space)).min()
+    support = float((1 - leverages(rows)).min()) * num / (num - n + 1)
+    return Certificate(num, float(chance), float(values[1] / values[0]), support, near)
 
 
 def singular(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,23 +137,30 @@ def sizes(space: Tensor) -> Tensor:
     return space.norm(dim=1) * math.sqrt(w / n)
 
 
-def least_excess(space: Tensor, width: float) -> int:
-    """The least number of zeros beyond n − 1 that no vector of the space has by chance.
+def log_chance(values: Tensor, n: int, w: int) -> Tensor:
+    """The logarithm of how many sets of zeros as many and as small there are by chance, at most, among w rows.
 
-    In general position n − 1 zeros fix a vector, and each other row u vanishes with a probability of about
-    p = 2 · width / √(2π) / size. So C(w, n − 1) · λᵏ / k! vectors at most are expected to have k more zeros, where
-    λ = Σ p. That is to be below CHANCE. Rows on which every vector is that small are left out.
+    values: What a unit vector (n,) has on each row of the set, where rows have the length √n: (z,), ascending. The
+    result has an entry for the first n of them, the first n + 1, …: these are sets of zeros, too.
+
+    The rows of a space in general position are as normal ones. m of them have a last singular value below σ with a
+    probability of at most √π (σ²/2)^(k/2) Γ((m + 1)/2) / (Γ(n/2) Γ(k/2 + 1) Γ((k + 1)/2)), k = m − n + 1 (Edelman
+    1988), and there are C(w, m) sets of m.
     """
-    usual, n = sizes(space), space.shape[1]
-    usual = usual[usual > width]
-    w, rate = len(usual), (2 * width / math.sqrt(2 * math.pi) / usual).sum()
-    if w < n:
-        return n
-    number = math.lgamma(w + 1) - math.lgamma(n) - math.lgamma(w - n + 2)  # the logarithm, as all that follows
-    k, each = 1, math.log(max(float(rate), NO_LENGTH))
-    while k < w and number + k * each - math.lgamma(k + 1) > math.log(CHANCE):
-        k += 1
-    return k
+    m = torch.arange(n, len(values) + 1).to(values)
+    k, squares = m - n + 1, values.square().cumsum(0)[n - 1 :].clamp_min(NO_LENGTH)
+    sets = math.lgamma(w + 1) - torch.lgamma(m + 1) - torch.lgamma(w - m + 1)
+    above = math.log(math.pi) / 2 + k / 2 * (squares / 2).log() + torch.lgamma((m + 1) / 2)
+    return sets + above - math.lgamma(n / 2) - torch.lgamma(k / 2 + 1) - torch.lgamma((k + 1) / 2)
+
+
+def least_zeros(space: Tensor, width: float) -> int:
+    """So many zeros, rows included on which every vector is small, are no chance where they fill this width."""
+    nothing = int((sizes(space) <= width).sum())
+    w, n = space.shape
+    filled = torch.full((w - nothing,), width / math.sqrt(3), dtype=torch.float64)  # the mean square within ± width
+    enough = (log_chance(filled, n, w - nothing) < math.log(CHANCE)).nonzero()
+    return nothing + (n + int(enough[0]) if len(enough) else w + 1)
 
 
 # Every step ------------------------------------------------------------------------------------------------
