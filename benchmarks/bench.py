@@ -95,7 +95,9 @@ def main(data: Path, runs: Path, stale: bool, dry: bool) -> int:
     books = runs / "bench.json"
     done = set(read_json(books)["done"]) if books.exists() and not stale else set()
     jobs = sorted(job for job in JOBS if job.command not in done and (not stale or is_stale(job)))
-    print(f"{len(jobs)} of {len(JOBS)} jobs, about {duration(60 * sum(job.minutes for job in jobs))} on an idle core:")
+    print(
+        f"{len(jobs)} of {len(JOBS)} jobs, about {duration(60 * sum(job.minutes for job in jobs))} on an idle core:"
+    )
     for job in jobs:
         print(f"  {job.minutes:4g} min  {job.command}")
     if dry:

@@ -134,7 +134,9 @@ def test_chance_is_bounded_for_the_whole_space():
     least = []
     for _ in range(200):
         space = torch.linalg.qr(torch.randn(30, 2, generator=random, dtype=torch.float64))[0]
-        found = [certify(space, level(vertex(space, torch.tensor([i]))[None])[0].abs() < 0.1, 0) for i in range(30)]
+        found = [
+            certify(space, level(vertex(space, torch.tensor([i]))[None])[0].abs() < 0.1, 0) for i in range(30)
+        ]
         least.append(min(each.log_chance for each in found if each.num_zeros >= 2))
     assert sum(value < math.log(0.1) for value in least) <= 0.1 * len(least)
     assert min(least) < math.log(10)  # and it is not so loose that nothing could be certain

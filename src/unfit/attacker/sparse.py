@@ -158,7 +158,9 @@ def least_zeros(space: Tensor, width: float) -> int:
     """So many zeros, rows included on which every vector is small, are no chance where they fill this width."""
     nothing = int((sizes(space) <= width).sum())
     w, n = space.shape
-    filled = torch.full((w - nothing,), width / math.sqrt(3), dtype=torch.float64)  # the mean square within ± width
+    filled = torch.full(
+        (w - nothing,), width / math.sqrt(3), dtype=torch.float64
+    )  # the mean square within ± width
     enough = (log_chance(filled, n, w - nothing) < math.log(CHANCE)).nonzero()
     return nothing + (n + int(enough[0]) if len(enough) else w + 1)
 
