@@ -238,7 +238,7 @@ BAD[0, 0, 0, :2] = torch.nan
     [
         ((BAD, Y[:4]), ["private: x has 2 values that are NaN"]),
         ((X, Y[:4]), ["private: 6 samples but 4 labels"]),
-        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the net expects (n, 1, 8, 8)"]),
+        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the model expects (n, 1, 8, 8)"]),
         (
             (X, F.one_hot(Y, 3)),
             ["private: y has shape (6, 3): pass one class per sample, or a number for each of the 1"],

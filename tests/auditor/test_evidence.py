@@ -439,15 +439,15 @@ def test_controls_find_nothing_and_baselines_less(run: Run, small_run: Path, tmp
     words = ("--method", "unmix", "--controls", "--baselines", "--out", tmp_path / "audit")
     printed = run("audit", small_run, *words)[1]
     record = load_audit(tmp_path / "audit").record
-    assert [control.name for control in record.controls] == ["untrained net", "net trained on other samples"]
+    assert [control.name for control in record.controls] == ["untrained model", "model trained on other samples"]
     assert all(control.num_recovered <= 2 for control in record.controls)
     assert record.controls[1].num_candidates > 20
     assert [baseline.method for baseline in record.baselines] == ["weights", "inversion"]
-    assert "untrained net: recovered 0" in printed
+    assert "untrained model: recovered 0" in printed
     weights = (small_run / "target.safetensors", "--members", small_run / "members.json")
     code, printed, _ = run("audit", *weights, "--method", "unmix", "--controls", "--out", tmp_path / "bare")
     assert code == 1  # standard images, as above
-    assert "net trained on other samples: not run" in printed
+    assert "model trained on other samples: not run" in printed
 
 
 # The file --------------------------------------------------------------------------------------------------

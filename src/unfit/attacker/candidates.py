@@ -73,7 +73,7 @@ class About(Strict):
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """m guesses of the inputs as the net sees them (mean subtracted).
+    """m guesses of the inputs as the model sees them (mean subtracted).
 
     `attack` says what made them (method, settings, seed); `facts` is what was read off the weights on the way.
 
@@ -105,7 +105,7 @@ class Candidates:
     def __repr__(self) -> str:
         """No values: they may be someone's."""
         shape = "×".join(map(str, self.x.shape[1:]))
-        sure = f", {int(self.proven.sum())} proven" if self.proven.any() else ""
+        sure = f", {int(self.proven.sum())} with a proof" if self.proven.any() else ""
         return f"Candidates({len(self)} of shape {shape}, by {self.attack.get('method', 'unknown')}{sure})"
 
     def save(self, path: str | Path) -> None:
@@ -121,7 +121,7 @@ class Candidates:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what there is, and the first images."""
-        sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
+        sure = f", {int(self.proven.sum())} of them with a proof" if self.proven.any() else ""
         method, words = str(self.attack.get("method", "unknown")), f"{len(self)} candidates{sure}"
         top = lead(method, AMBER, "unverified: an audit says which are training samples", words)
         if self.x.ndim != 4 or not len(self):

@@ -430,7 +430,7 @@ def _on_base(layer: AttackedLayer) -> str | None:
     words = "with a base the change alone is attacked: after plain gradient steps, one direction per sample"
     if layer.conv is not None or layer.bias is None or not layer.relu:
         return f"{words}, but without proofs, which need a dense layer with a bias and a ReLU behind it"
-    return f"{words}, and up to about {int(PROVABLE * len(layer.weight))} samples can be proven"
+    return f"{words}, and up to about {int(PROVABLE * len(layer.weight))} samples can be exact"
 
 
 def _on_seed(layer: AttackedLayer) -> str | None:

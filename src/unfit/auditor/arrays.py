@@ -21,7 +21,7 @@ from unfit.base.errors import UnfitError, listed
 from unfit.base.shapes import arranged, is_channels_last, sample_shape
 
 Arrays = Any
-"""Samples; or x, (x, y), a list of pairs, a mapping, a `Dataset` or a `DataLoader`, with x as the net sees it."""
+"""Samples; or x, (x, y), a list of pairs, a mapping, a `Dataset` or a `DataLoader`, with x as the model sees it."""
 
 X_KEYS = ("x", "image", "images", "img", "pixel_values", "features", "inputs", "data")
 Y_KEYS = ("y", "label", "labels", "target", "targets")
@@ -286,7 +286,7 @@ def _shaped(x: Tensor, shape: tuple[int, ...], problems: list[str]) -> Tensor | 
     has_steps = x.ndim == 3 and len(shape) == 1 and x[0].numel() == math.prod(shape)
     if has_steps or tuple(found.shape[1:]) in (shape, (math.prod(shape),)):
         return found.float().reshape(-1, *shape).contiguous()
-    problems.append(f"x has shape {tuple(x.shape)}, the net expects (n, {', '.join(map(str, shape))})")
+    problems.append(f"x has shape {tuple(x.shape)}, the model expects (n, {', '.join(map(str, shape))})")
     return None
 
 

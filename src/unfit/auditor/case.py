@@ -143,17 +143,17 @@ class Case:
         """Refuse samples that do not fit the net, or one another; everything that is wrong in one error."""
         shape, classes = self.target.architecture.input_shape, max(self.target.architecture.num_outputs, 2)
         problems = [
-            f"the {name} samples have shape {samples.shape}, the net takes {shape}{_hint(samples, shape)}"
+            f"the {name} samples have shape {samples.shape}, the model takes {shape}{_hint(samples, shape)}"
             for name, samples in (("private", self.private), ("unseen", self.unseen))
             if samples.shape != shape
         ]
         if (found := self.private.num_classes) != classes and self.private.truth == "classes":
-            problems.append(f"the data have {found} classes, the net tells {classes} apart (see `classes`)")
+            problems.append(f"the data have {found} classes, the model has {classes} (see `classes`)")
         for name, samples in (("private", self.private), ("unseen", self.unseen)):
             if samples.targets is not None and samples.targets.shape[1] != self.target.architecture.num_outputs:
                 k = self.target.architecture.num_outputs
                 problems.append(
-                    f"y of the {name} samples has {samples.targets.shape[1]} columns, the net {k} outputs"
+                    f"y of the {name} samples has {samples.targets.shape[1]} columns, the model {k} outputs"
                 )
         if problems:
             raise UnfitError("; ".join(problems))

@@ -28,7 +28,7 @@ MEANINGS: Final[dict[Code, str]] = {
     "unfinished": "an attack ended before it had tried everything, or none was made by this audit",
     "sees-nothing": "the attacked layer shows nothing to work on, so the audit could not see a leak",
     "not-covered": "a part of the model or of its file is read by no attack",
-    "sets-differ": "private and unseen samples can be told apart without the model",
+    "sets-differ": "private and unseen samples are not comparable: they differ without any model",
     "unseen-trained": "the model may have been trained on the unseen samples",
     "too-few-samples": "there are too few samples to decide",
     "no-labels": "the samples have no labels, so nothing shows whether they are those of this model",

@@ -61,7 +61,7 @@ def _regressions(old: Record, new: Record) -> list[str]:
     if now > max(before, limit) and new.p_value < SIGNIFICANT:
         found.append(f"{now} samples are {GRADE_WORDS[grade]} (before {before}, allowed {limit})")
     if new.num_exact > max(old.num_exact, limit):
-        found.append(f"{new.num_exact} samples are proven (before {old.num_exact}, allowed {limit})")
+        found.append(f"{new.num_exact} samples are exact (before {old.num_exact}, allowed {limit})")
     return found
 
 

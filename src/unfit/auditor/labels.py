@@ -100,7 +100,7 @@ class Labels:
             return f"y has shape {(len(self.classes), len(self.names))}: {one_each}"
         expected = [*map(str, range(max(k, 2)))]
         if self.numbers is None:
-            return f"found {len(self.names)} classes ({listed(self.names)}), the net has {len(expected)}"
+            return f"found {len(self.names)} classes ({listed(self.names)}), the model has {len(expected)}"
         return wrong_labels([name for name in self.names if name not in expected], expected)
 
 

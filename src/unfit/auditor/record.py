@@ -120,7 +120,7 @@ class Point(Strict):
 class Control(Strict):
     """The same attack where there is nothing to be found."""
 
-    name: Literal["untrained net", "net trained on other samples"]
+    name: Literal["untrained model", "model trained on other samples"]
     num_candidates: int
     num_recovered: int
     num_good: int

@@ -125,11 +125,11 @@ def load_base(path: str | Path, target: Target) -> Target:
     """Load the weights that the target's training started from.
 
     Args:
-        path: A file in any of the formats that `unfit formats` lists, or a run folder, which holds its own start.
+        path: A file in any of the formats that `unfit formats` lists, or a run folder, which holds its own initial weights.
         target: What was trained; the base must have its architecture.
 
     Example:
-        >>> base = unfit.load_base("start.pt", unfit.load_target("model.pt"))
+        >>> base = unfit.load_base("initial.pt", unfit.load_target("model.pt"))
     """
     path = _initial_file(path)
     found = read_model(path)
@@ -306,7 +306,7 @@ def _like(reading: Reading, base: str | Path | None) -> Weights | None:
 def _tensors(path: str | Path) -> Weights:
     found = read_model(path)
     if isinstance(found, nn.Module):
-        raise UnfitError(f"{path}: a whole net; an update and what it changes must be tensors, as in a state dict")
+        raise UnfitError(f"{path}: a whole model; an update and what it changes must be tensors, as in a state dict")
     return found
 
 
@@ -325,7 +325,7 @@ def merged(found: Weights, path: Path, base: str | Path | None) -> Weights:
             raise NotApplicableError(f"{path}: an adapter alone; name the weights that it adapts with `base`")
         loaded = read_model(base)
         if isinstance(loaded, nn.Module):
-            raise UnfitError(f"{base}: the base of an adapter must be tensors, not a whole net")
+            raise UnfitError(f"{base}: the base of an adapter must be tensors, not a whole model")
         whole = loaded | whole
     if missing := [name for name in pairs if f"{name}.weight" not in whole]:
         raise UnfitError(f"{path}: adapts {missing[0]}, which the base does not have")

@@ -91,7 +91,7 @@ def _dense_names(arrays: list[Tensor], path: str | Path) -> list[str]:
         if array.ndim != 2 and not is_bias:
             raise UnfitError(
                 f"{path}: a list of arrays does not name its layers, and arr_{i}, of shape {tuple(array.shape)}, "
-                "is not that of a plain perceptron; give the code that builds the model with `model`, or a `base` "
+                "does not fit a plain perceptron; give the code that builds the model with `model`, or a `base` "
                 "whose tensors have names"
             )
         num = sum(name.endswith("weight") for name in names)

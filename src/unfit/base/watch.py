@@ -115,7 +115,7 @@ def _watched(module: nn.Module, x: Tensor, axes: tuple[int, ...]) -> Run:
     others: list[tuple[int, str]] = []
     last_maps: list[Tensor] = []
     names = {
-        leaf: name or "the net"
+        leaf: name or "the model"
         for name, leaf in module.named_modules()
         if (isinstance(leaf, Layer) or not list(leaf.children())) and "parametrizations" not in name.split(".")
     }

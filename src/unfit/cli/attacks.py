@@ -1,4 +1,4 @@
-"""Attack: `preflight`, `attack`, `start`, `sweep`."""
+"""Attack: `preflight`, `attack`, `find-init`, `sweep`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def find_init(
         typer.Option(min=0, help="Also try usual seeds with at most this many numbers drawn before the network."),
     ] = 0,
     num_samples: Annotated[
-        list[int] | None, typer.Option(help="How many samples may have been shuffled before; repeatable.")
+        list[int] | None, typer.Option(help="Number of samples that may have been shuffled before; repeatable.")
     ] = None,
     budget: Annotated[
         float | None,

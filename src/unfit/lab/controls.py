@@ -57,7 +57,7 @@ def run_controls(request: AuditRequest, case: Case, progress: Report = quiet) ->
     return found
 
 
-Name = Literal["untrained net", "net trained on other samples"]
+Name = Literal["untrained model", "model trained on other samples"]
 
 
 def _nets(request: AuditRequest, case: Case) -> Iterator[tuple[Name, Case]]:
@@ -66,13 +66,13 @@ def _nets(request: AuditRequest, case: Case) -> Iterator[tuple[Name, Case]]:
     scale = settings.init if settings else None
     net = initialise(case.target.architecture, scale, request.seed + FRESH)
     untrained = _target({k: v.detach() for k, v in net.state_dict().items()}, case)
-    yield "untrained net", replace(case, target=untrained, base=None)
+    yield "untrained model", replace(case, target=untrained, base=None)
     others = other_samples(case, request.seed)
     if settings and others:
         train, test = (samples.centred(others.mean) for samples in (others, case.private))
         result = fit(case.target.architecture, (train.x, train.y), (test.x, test.y), settings)
         base = _target(result.initial, case) if case.base else None
-        yield "net trained on other samples", replace(case, target=_target(result.weights, case), base=base)
+        yield "model trained on other samples", replace(case, target=_target(result.weights, case), base=base)
 
 
 def _target(weights: dict[str, torch.Tensor], case: Case) -> Target:

@@ -252,9 +252,9 @@ def _descend(
 
 def _check_outputs(architecture: Architecture, loss: Loss) -> None:
     if loss == "logistic" and architecture.num_outputs != 1:
-        raise UsageError(f"logistic loss needs one output, this net has {architecture.num_outputs}: use ce")
+        raise UsageError(f"logistic loss needs one output, this model has {architecture.num_outputs}: use ce")
     if loss == "ce" and architecture.num_outputs == 1:
-        raise UsageError("ce needs an output for each class, this net has one: use logistic")
+        raise UsageError("ce needs an output for each class, this model has one: use logistic")
 
 
 def _record(

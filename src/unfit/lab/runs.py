@@ -154,7 +154,7 @@ def repeat_audit(
 ) -> Audit:
     """Repeat an audit on the same weights and the same data; only times, date and author differ."""
     if record.repeat is None:
-        raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
+        raise UnfitError("this audit was made from arrays in Python: it does not name their source")
     if record.redacted:
         raise UnfitError(
             "this audit is redacted and holds no paths: only one made with --no-redact can be repeated"

@@ -29,7 +29,7 @@ class Format:
     name: str
     suffixes: tuple[str, ...]  # of a folder: the files it is known by
     extra: str | None
-    gives: Literal["tensors", "net", "net or tensors"]
+    gives: Literal["tensors", "model", "model or tensors"]
     read: Callable[[Path], Weights | nn.Module]
 
 
@@ -45,16 +45,16 @@ FORMATS = (
         read_state_dict,
     ),
     Format("npz", "NumPy arrays, by name or in the order of a state dict", (".npz",), None, "tensors", read_npz),
-    Format("onnx", "ONNX", (".onnx",), "onnx", "net", read_onnx),
-    Format("keras", "Keras", (".keras",), "keras", "net", read_keras),
-    Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "net or tensors", read_h5),
-    Format("skops", "scikit-learn, saved with skops", (".skops",), None, "net", read_skops),
+    Format("onnx", "ONNX", (".onnx",), "onnx", "model", read_onnx),
+    Format("keras", "Keras", (".keras",), "keras", "model", read_keras),
+    Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "model or tensors", read_h5),
+    Format("skops", "scikit-learn, saved with skops", (".skops",), None, "model", read_skops),
     Format(
         "pickle",
         "scikit-learn, saved with joblib or pickle, which is read and not run",
         (".joblib", ".pkl", ".pickle"),
         None,
-        "net",
+        "model",
         read_pickled,
     ),
     Format("huggingface", "Hugging Face folder, sharded or not", ("config.json",), None, "tensors", read_folder),

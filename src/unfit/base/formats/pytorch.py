@@ -87,7 +87,7 @@ def _inside(path: Path, content: dict[Any, Any]) -> Any:
     if current := [key for key in nets if key in CURRENT] if _are_alike(content[key] for key in nets) else []:
         return content[current[0]]
     if nets:
-        raise UnfitError(f"{path}: holds several nets: {listed(nets)}; save the state dict of one")
+        raise UnfitError(f"{path}: holds several models: {listed(nets)}; save the state dict of one")
     others = [str(key) for key, value in content.items() if not is_plain(value)]
     raise UnfitError(f"{path}: not a state dict: found non-tensors {listed(others)}; save model.state_dict()")
 
