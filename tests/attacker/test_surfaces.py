@@ -167,7 +167,7 @@ def test_a_way_through_no_dense_layer_is_named() -> None:
 
 
 def test_a_tower_that_is_silent_on_random_samples_is_a_surface() -> None:
-    """Its layer holds samples all the same. Such a model was refused, and a second branch like that was not seen."""
+    """Its layer holds samples all the same. Such a model was refused, and such a second branch was not seen."""
     found = surfaces(as_target(Joined(stack(500)), SHAPE))
     assert names(found) == ["weights of left.1", "weights of right.1"]
 

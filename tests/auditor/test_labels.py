@@ -94,11 +94,11 @@ def test_the_same_labels_mean_the_same(tmp_path: Path, y: Any, k: int, names: tu
 @pytest.mark.parametrize(
     ("y", "k", "says"),
     [
-        (np.arange(2 * N) % 4 + 1, 3, "found labels 3, 4, expected 0, 1, 2|the data have 4 classes, the net .* 3"),
-        (np.array([*"abcd"])[np.arange(2 * N) % 4], 3, r"4 classes( \(a, b, c, d\))?, the net (has|tells) 3"),
+        (np.arange(2 * N) % 4 + 1, 3, "found labels 3, 4, expected 0, 1, 2|data have 4 classes, the model has 3"),
+        (np.array([*"abcd"])[np.arange(2 * N) % 4], 3, r"4 classes( \(a, b, c, d\))?, the model has 3"),
         (np.eye(3)[THREE], 5, "3.*: pass one class .* each of the 5|the data have 3 classes, the model has 5"),
         (np.eye(3)[THREE], 1, "3.*: pass one class .* each of the 1|the data have 3 classes, the model has 2"),
-        (X[:, :2], 3, "2.*: pass one class .* each of the 3|2 columns, the net 3 outputs"),
+        (X[:, :2], 3, "2.*: pass one class .* each of the 3|2 columns, the model 3 outputs"),
         (np.where(TWO == 1, "a", " "), 1, r"8 values of y are missing, the first at index \[0\]"),
         (np.where(TWO == 1, 1e300, 0), 1, r"4 values of y are not finite, the first at index \[1, 0\]"),
         (np.where(TWO == 1, np.nan, 0), 1, r"4 values of y are not finite, the first at index \[1\]"),

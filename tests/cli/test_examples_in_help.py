@@ -40,7 +40,7 @@ def test_the_examples_run(
         "unfit": unfit,
         "Path": Path,
         "model": model,
-        "start": initial,
+        "initial": initial,
         "x": x,
         "y": members.y,
         "x_test": x_test,

@@ -168,7 +168,7 @@ def orient(x: Tensor, layer: AttackedLayer) -> tuple[Tensor, Tensor]:
     """
     gram = x @ x.T
     gram.diagonal().add_(COLUMNS_RIDGE * gram.diagonal().mean())
-    own = slice(-len(layer.gates[0]), None)  # of a change in several steps the last, which ends at the net itself
+    own = slice(-len(layer.gates[0]), None)  # of several steps the last, which ends at the model itself
     columns = torch.linalg.solve(gram, x @ layer.weight[own].T)  # (c, w)
     unit = F.normalize(columns, dim=1)
     (plus, label), (minus, other) = (_agreement(layer.stack, sign * x, sign * unit) for sign in (1.0, -1.0))

@@ -105,7 +105,7 @@ class Case:
 
     @cached_property
     def mean(self) -> Tensor:
-        """What is subtracted before the net sees a sample, private or unseen."""
+        """What is subtracted before the model sees a sample, private or unseen."""
         return self.private.mean
 
     @property
@@ -140,7 +140,7 @@ class Case:
         return first, second
 
     def check(self, window: int) -> None:
-        """Refuse samples that do not fit the net, or one another; everything that is wrong in one error."""
+        """Refuse samples that do not fit the model, or one another; everything that is wrong in one error."""
         shape, classes = self.target.architecture.input_shape, max(self.target.architecture.num_outputs, 2)
         problems = [
             f"the {name} samples have shape {samples.shape}, the model takes {shape}{_hint(samples, shape)}"
@@ -353,7 +353,7 @@ def _check_split(request: AuditRequest, about: Members | None) -> None:
 
 
 def _for_outputs(source: Source, other: Subset | None, k: int) -> tuple[Source, Subset | None]:
-    """Both with labels as a net with k outputs has them."""
+    """Both with labels as a model with k outputs has them."""
     own = source.train.y
     try:
         for each in (source.test, other):

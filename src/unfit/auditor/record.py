@@ -178,7 +178,7 @@ class SurfaceRecord(Strict):
     """What an attacker can take from the file: a layer of one copy of the weights, and what was found in it."""
 
     name: str
-    layer: str  # empty in a plain net, where it is the first
+    layer: str  # empty in a plain model, where it is the first
     subtracted: str  # from what, and why
     status: str  # of the attack
     num_candidates: int

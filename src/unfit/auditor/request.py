@@ -94,7 +94,7 @@ class AuditRequest(Reading):
         controls: Repeat the attack where nothing can be found.
         baselines: Add what simpler methods find.
         first: Stop at the first leak beyond doubt.
-        seed: Of the unseen samples that are drawn, and of the nets of controls.
+        seed: Of the unseen samples that are drawn, and of the models of controls.
         author: Who makes the audit: reports name them.
 
     Example:
@@ -125,7 +125,7 @@ class AuditRequest(Reading):
     controls: bool = False
     baselines: bool = False
     first: bool = False  # stop at the first leak that nothing else can undo
-    seed: Annotated[int, Field(ge=0)] = 0  # of the unseen samples that are drawn, and of the nets of controls
+    seed: Annotated[int, Field(ge=0)] = 0  # of the unseen samples that are drawn, and of the models of controls
     author: str | None = None  # who makes the audit
 
     @model_validator(mode="after")

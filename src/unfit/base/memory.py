@@ -43,6 +43,6 @@ def check_memory(needs: Mapping[str, float], instead: str) -> None:
 
 
 def rows_at_once(values_of_a_row: int, most: int | None = None) -> int:
-    """How many rows of so many values make one block."""
+    """How many rows of this size make one block."""
     rows = max(1, VALUES_AT_ONCE // max(1, values_of_a_row))
     return rows if most is None else min(rows, most)

@@ -49,7 +49,7 @@ def _absolute_code(code: str) -> str:
 
 
 class Reading(Strict):
-    """How a checkpoint becomes a net, where the file alone does not say.
+    """How a checkpoint becomes a model, where the file alone does not say.
 
     Args:
         model: The model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors.

@@ -29,9 +29,9 @@ MAX_PADDING = 1000  # of a convolution: more pads any image with more than itsel
 
 
 class NotPlainError(UnfitError):
-    """The checkpoint is intact, but no attack covers its net without a description. `found` holds the tensors."""
+    """The checkpoint is intact, but no attack covers it without a description. `found` holds the tensors."""
 
-    exit_code = 3  # inconclusive: the audit could not check this net, so it must not pass
+    exit_code = 3  # inconclusive: the audit could not check this model, so it must not pass
 
     def __init__(self, message: str, found: Weights) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A trained net as published: all of it, or what follows the prefix of a larger model (`whole`).
+    """A trained model as published: all of it, or what follows the prefix of a larger model (`whole`).
 
     `input_range` bounds each input value; None if unknown.
     """

@@ -69,7 +69,7 @@ def at_most(num: int | None) -> Iterator[None]:
 
 
 def usable(told: int) -> int:
-    """Threads that may be busy at once, where PyTorch was told to use so many."""
+    """Threads that may be busy at once, where PyTorch was told to use `told`."""
     limits = [told, _cores(), _quota(), _asked()]
     return max(1, int(min(each for each in limits if each is not None)))
 

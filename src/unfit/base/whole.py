@@ -131,8 +131,8 @@ class Whole:
     def has_bypass(self) -> bool:
         """Whether samples go by another way than through the attacked layer.
 
-        The layer's output is held while the samples differ: what differs behind it, something else has seen. Another
-        branch may add nothing to the outputs of random samples, so what later layers receive counts too.
+        The layer's output is held while the samples differ: what differs behind it, something else has seen.
+        Another branch may add nothing to the outputs of random samples, so what later layers receive counts too.
         """
         x = torch.randn(2, *self.input_shape, generator=torch.Generator().manual_seed(0)).to(self.device)
         is_held, differing = list[nn.Module](), list[nn.Module]()
@@ -147,7 +147,8 @@ class Whole:
                 differing.append(part)
 
         others = [part for part in self.module.modules() if not list(part.children()) and part is not self.dense]
-        hooks = [self.dense.register_forward_hook(hold), *(each.register_forward_pre_hook(look) for each in others)]
+        hooks = [self.dense.register_forward_hook(hold)]
+        hooks += [each.register_forward_pre_hook(look) for each in others]
         try:
             with torch.no_grad():
                 phi = self.call(x)
@@ -174,7 +175,7 @@ class Whole:
 
 
 class Rest(nn.Module):
-    """What follows, as a net of its own: from what enters the attacked part to the outputs."""
+    """What follows, as a model of its own: from what enters the attacked part to the outputs."""
 
     def __init__(self, whole: Whole) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ def run_model(module: nn.Module, x: Tensor) -> Any:
         return module(x)
     except (_ReachedError, UnfitError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # whatever a stranger's code may raise
+    except Exception as error:  # whatever a user's code may raise
         raise ModelError(error, x) from error
 
 

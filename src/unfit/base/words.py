@@ -63,7 +63,7 @@ class Words:
 
 
 def words_beside(folder: Path, rows: int) -> Words | None:
-    """The words of a table with so many rows; None where nothing in the folder lists as many, or nearly."""
+    """The words of a table with this number of rows; None where nothing in the folder lists as many."""
     for name in FILES:
         if (path := folder / name).is_file() and (found := read_words(path)) and _fits(len(found), rows):
             return found

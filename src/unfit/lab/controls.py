@@ -1,4 +1,4 @@
-"""What an audit's counts are compared with: simpler methods, and nets in which there is nothing to find."""
+"""What an audit's counts are compared with: simpler methods, and models in which there is nothing to find."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from unfit.lab.settings import FitSettings
 
 MOST_EPOCHS = 1_000_000  # as long as the papers train; anybody's file could ask for any number
 SETTINGS = TypeAdapter(FitSettings)
-FRESH = 1000  # added to the seed of an untrained net: not the initial weights that the target had
+FRESH = 1000  # added to the seed of an untrained model: not the initial weights that the target had
 
 
 def run_baselines(request: AuditRequest, case: Case, progress: Report = quiet) -> list[Baseline]:
@@ -45,7 +45,7 @@ def run_baselines(request: AuditRequest, case: Case, progress: Report = quiet) -
 
 
 def run_controls(request: AuditRequest, case: Case, progress: Report = quiet) -> list[Control]:
-    """The same attack on a net that learnt nothing, and on one that learnt other samples of the same source.
+    """The same attack on a model that learnt nothing, and on one that learnt other samples of the same source.
 
     The second needs a run folder, whose `fit.json` says how to train, and samples left to train on.
     """
@@ -61,7 +61,7 @@ Name = Literal["untrained model", "model trained on other samples"]
 
 
 def _nets(request: AuditRequest, case: Case) -> Iterator[tuple[Name, Case]]:
-    """The same case with other nets. An untrained one has no change since a base: it is attacked as it is."""
+    """The same case with other models. An untrained one has no change since a base: it is attacked as it is."""
     settings = fit_settings(Path(request.target)) if request.target else None
     scale = settings.init if settings else None
     net = initialise(case.target.architecture, scale, request.seed + FRESH)

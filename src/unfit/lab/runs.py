@@ -62,8 +62,8 @@ def fit_run(
         arch: Hidden layers, such as "1000-1000" or "conv(3,32)-1000".
         biases: "first" layer or all "hidden" layers.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
-        checkpoint: Lets training be stopped and go on.
-        device: Where the net is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
+        checkpoint: Lets training be stopped and resumed.
+        device: Where the model is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
 
     Example:
         >>> Path("run").mkdir()
@@ -99,7 +99,7 @@ def fit_folder(
     force: bool = False,
     max_seconds: float | None = None,
 ) -> Fit:
-    """`fit_run` into a new folder. Stopped by a kill, Ctrl-C or `max_seconds`, the same call goes on.
+    """`fit_run` into a new folder. Stopped by a kill, Ctrl-C or `max_seconds`, the same call resumes.
 
     `force` replaces a folder that is there, and drops the checkpoint of a training that differs.
     """

@@ -79,7 +79,7 @@ def versions() -> dict[str, str]:
 
 
 def draw(plan: Plan, number: int) -> Values:
-    """The settings of a trial, from the seed and its number alone, whatever ran before or beside it; not TPE's."""
+    """The settings of a trial, from the seed and its number alone, whatever else ran; not TPE's."""
     names = sorted(plan.parameters)
     if plan.sampler == "quasi":
         from scipy.stats import qmc  # here: it takes a second to load

@@ -79,9 +79,9 @@ def check_model(path: Path) -> None:
 
 
 def read_model(path: str | Path) -> Weights | nn.Module:
-    """Named tensors, or a net where the file also says how they are used. The content decides, not the suffix.
+    """Named tensors, or a model where the file also says how they are used. The content decides, not the suffix.
 
-    A net is in eval mode, in float32, takes images with their channels first, and returns logits.
+    A model is in eval mode, in float32, takes images with their channels first, and returns logits.
     """
     path = Path(path)
     check_model(path)

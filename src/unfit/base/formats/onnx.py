@@ -1,4 +1,4 @@
-"""`.onnx`: the graph says how the weights are used, so it becomes a net. It is read with `onnx` alone."""
+"""`.onnx`: the graph says how the weights are used, so it becomes a model. It is read with `onnx` alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_onnx(path: Path) -> nn.Module:
         return ready(path, _net(path, wanted, inputs[0], constants, later))
 
 
-# Models that are no nets. Each of these keeps training samples, or values of them, as they are.
+# Models that are no networks. Each of these keeps training samples, or values of them, as they are.
 SUPPORT_VECTORS = (
     "a support vector machine, not a network: its support vectors are training samples, stored as they are"
 )
@@ -64,7 +64,7 @@ NEIGHBOURS = "a search for nearest neighbours, not a network: the file holds the
 
 
 def _refuse_others(path: Path, kinds: set[str]) -> None:
-    """Models that are no nets, in their own words."""
+    """Models that are no networks, in their own words."""
     found = next((words for kind, words in OTHERS.items() if kind in kinds), None)
     if found is None and "TopK" in kinds and kinds & {"Scan", "CDist"}:
         found = NEIGHBOURS
@@ -113,7 +113,7 @@ def _place(stored: Any) -> dict[str, str]:
 
 
 def _external(path: Path, stored: Any) -> bytes:
-    """Values in a file beside it. A name that leads out of the folder is refused."""
+    """Values in another file of its folder. A name that leads out of the folder is refused."""
     place = _place(stored)
     name, offset, length = place["location"], int(place.get("offset", 0)), int(place["length"])
     if Path(name).name != name:
