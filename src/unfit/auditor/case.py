@@ -394,16 +394,6 @@ def _members_of(source: Source, about: Members | None) -> Samples:
     return private
 
 
-def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Samples:
-    """Samples the model never saw, of the same source or of another one; classes as in the private set.
-
-    All of another source; as many as it was trained on of the same one; or `num_unseen`. Fewer where there are no
-    more, or where classes would not have the shares that they have in the private set.
-    """
-    other = _other_source(request, source)
-    return _draw_unseen(request, source, private, other and replace(other, y=other.y.like(source.train.y)))
-
-
 def _other_source(request: AuditRequest, source: Source) -> Subset | None:
     if request.unseen is None:
         return None
@@ -411,6 +401,11 @@ def _other_source(request: AuditRequest, source: Source) -> Subset | None:
 
 
 def _draw_unseen(request: AuditRequest, source: Source, private: Samples, other: Subset | None) -> Samples:
+    """Samples the model never saw, of the same source or of another one; classes as in the private set.
+
+    All of another source; as many as it was trained on of the same one; or `num_unseen`. Fewer where there are no
+    more, or where classes would not have the shares that they have in the private set.
+    """
     asked, seed, k = request.num_unseen, request.seed, private.num_classes
     if asked is not None and asked < k:
         raise UsageError(f"{asked} unseen samples are fewer than the {k} classes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 Code = Literal[
     "holds-samples",
@@ -19,7 +19,6 @@ Code = Literal[
     "no-gradients",
     "no-base",
 ]
-CODES: Final[tuple[Code, ...]] = get_args(Code)
 MEANINGS: Final[dict[Code, str]] = {
     "holds-samples": "membership shows, in the weights or in the outputs; no attack here reconstructs a sample",
     "too-many-samples": "the weights hold more samples than an attack here can separate",

@@ -16,7 +16,6 @@ FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "names.txt")  # the first 
 MAX_BYTES = 100_000_000
 MAX_WORDS = 10_000_000
 PIECE = "##"  # what WordPiece puts before a piece that continues a word
-STARTS = ("▁", "Ġ")  # what SentencePiece and byte-level BPE put before a piece that begins one
 
 
 @dataclass(frozen=True)

@@ -118,11 +118,6 @@ def unfinished(folder: Path) -> bool:
     return there and read_json(path).get("status") == TIME_LIMIT
 
 
-def source_of(run: Path) -> str:
-    """What a run folder says it was trained on: for runs of one's own, since anybody else's may name any file."""
-    return str(read_json(run / "members.json")["data"])
-
-
 @threads()
 def audit_run(
     request: AuditRequest,
