@@ -448,7 +448,7 @@ def test_controls_find_nothing_and_baselines_less(run: Run, small_run: Path, tmp
     weights = (small_run / "target.safetensors", "--members", small_run / "members.json")
     code, printed, _ = run("audit", *weights, "--method", "unmix", "--controls", "--out", tmp_path / "bare")
     assert code == 1  # standard images, as above
-    assert "model trained on other samples: not run" in printed
+    assert "net trained on other samples: not run" in printed
 
 
 # The file --------------------------------------------------------------------------------------------------
