@@ -477,9 +477,9 @@ def test_scores_must_fit_the_outputs():
     assert choose_score("auto", 1) == "binary"
     assert choose_score("auto", 2) == "multiclass"
     assert choose_score("any", 1) == choose_score("any", 7) == "any"
-    with pytest.raises(UsageError, match=r"binary does not fit a model with 3 output.*multiclass or any"):
+    with pytest.raises(UsageError, match=r"binary does not fit a net with 3 output.*multiclass or any"):
         choose_score("binary", 3)
-    with pytest.raises(UsageError, match=r"multiclass does not fit a model with 1 output.*binary or any"):
+    with pytest.raises(UsageError, match=r"multiclass does not fit a net with 1 output.*binary or any"):
         choose_score("multiclass", 1)
     with pytest.raises(UsageError, match="`score`: Input should be 'auto', 'binary'"):
         named_attack("kkt", score="ternary")

@@ -74,7 +74,7 @@ def test_every_attack_writes_candidates(
     ("words", "part"),
     [
         (("--num-candidates", 7), "7 candidates cannot be divided equally among 2 classes"),
-        (("--score", "multiclass"), "does not fit a model with 1 output"),
+        (("--score", "multiclass"), "does not fit a net with 1 output"),
         (("--solver", "quick"), "quick"),
         (("--solver", "paper", "--base", "."), "does not use --base"),
     ],

@@ -306,8 +306,8 @@ def check_base(layer: AttackedLayer) -> None:
     left, before = layer.span.noise, read_span(layer.gates[0]).noise
     if left >= before:
         raise UnfitError(
-            f"the `base` does not fit: the first layer minus that of the base has more noise ({left:.2g}) "
-            f"than the layer itself ({before:.2g}): it holds other initial weights; give the right base, or none"
+            f"the `base` does not fit: the first layer less that of the base has more noise ({left:.2g}) than the "
+            f"layer itself ({before:.2g}), so training did not start there; give the right base, or none"
         )
 
 

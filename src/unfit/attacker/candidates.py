@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from unfit.base.files import Strict, check_regular, new_file, write_tensors
 from unfit.base.images import embedded, stretch, tiles
 from unfit.base.notebook import AMBER, card, image, lead
 
+PartKind = Literal["kkt", "unmixed", "agreed", "other"]
+"""What made the guesses of a run: the KKT objective, unmixing, or what several runs of unmixing agree on."""
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
 SHOWN, SHOWN_ACROSS = 45, 15  # images in a notebook
 
@@ -142,6 +144,7 @@ class Part:
     confidence: Tensor | None = None
     loss: float | None = None  # what the run itself made small; runs of one kind can be compared by it
     finished: float = field(default_factory=time.perf_counter)
+    kind: PartKind = "other"
 
     def __post_init__(self) -> None:
         for name in ("x", "label", "multiplier", "proven", "confidence"):

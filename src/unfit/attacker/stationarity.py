@@ -87,7 +87,7 @@ def choose_score(score: Score, num_outputs: int) -> Score:
         return "binary" if num_outputs == 1 else "multiclass"
     if (score == "binary") != (num_outputs == 1) and score != "any":
         fitting = "binary or any" if num_outputs == 1 else "multiclass or any"
-        raise UsageError(f"the score {score} does not fit a model with {num_outputs} output(s); choose {fitting}")
+        raise UsageError(f"the score {score} does not fit a net with {num_outputs} output(s); choose {fitting}")
     return score
 
 
@@ -246,7 +246,7 @@ def uncovered(target: Target) -> str:
 
 def _unsupported(net: nn.Module) -> list[str]:
     leaves = [(name, module) for name, module in net.named_modules() if not list(module.children())]
-    return [f"{name or 'the model'} is {type(m).__name__}" for name, m in leaves if not isinstance(m, SUPPORTED)]
+    return [f"{name or 'the net'} is {type(m).__name__}" for name, m in leaves if not isinstance(m, SUPPORTED)]
 
 
 def _refuse(problems: list[str]) -> None:

@@ -9,7 +9,7 @@ from unfit.auditor.record import Record, Verdict
 from unfit.auditor.verdict import SIGNIFICANT
 from unfit.base.errors import UnfitError
 
-SEVERITY: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
+ORDER: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
 COMPARED = (
     "verdict",
     "num_recovered",
@@ -54,7 +54,7 @@ def compare(old: Record, new: Record) -> Difference:
 def _regressions(old: Record, new: Record) -> list[str]:
     limit, grade, found = new.policy.max_leaked, new.policy.fail_on, []
     before, now = (record.num_graded(grade) for record in (old, new))
-    if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
+    if ORDER[new.verdict] > ORDER[old.verdict]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
     if worse := [code for code in new.codes if new.is_accepted and code not in old.codes]:
         found.append(f"the policy accepts what the last audit did not need: {', '.join(worse)}")

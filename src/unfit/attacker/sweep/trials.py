@@ -148,7 +148,7 @@ def outcome_of(number: int, values: Values, node: str, candidates: Candidates) -
 def _state(candidates: Candidates) -> State:
     """Some attacks have no loss; those that have one diverge when it is not finite."""
     facts = candidates.facts
-    if facts["status"].startswith("pruned"):
+    if facts.get("pruned"):
         return "pruned"
     finite = _is_finite(facts.get("loss", 0.0)) and bool(candidates.x.isfinite().all())
     return "complete" if facts["status"] == "finished" and finite else "diverged"
