@@ -18,7 +18,6 @@ from unfit.auditor.calibration import calibrate
 from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
 from unfit.base.files import read_json, write_json
-from unfit.lab.runs import source_of
 
 COUNTS = ("num_good", "num_good_unseen", "num_recovered", "num_exact", "num_candidates")
 
@@ -69,6 +68,11 @@ def seconds_of(rows: list[dict[str, float]]) -> str:
     """The seconds of attacks, if they were alone on the machine."""
     alone = all(row.get("others", math.inf) <= BUSY for row in rows)  # not known: not alone
     return spread([row["seconds"] for row in rows], digits=0) if alone else ""
+
+
+def source_of(run: Path) -> str:
+    """What a run folder says it was trained on: for runs of one's own, since anybody else's may name any file."""
+    return str(read_json(run / "members.json")["data"])
 
 
 def audited(case: Case, run: Path, method: str, seed: int) -> Audit:

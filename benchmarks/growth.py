@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -211,12 +211,17 @@ class TimedCache(StageCache):
 class Timed(Auto):
     """`auto`, which says what it took."""
 
-    def run(self, layer: AttackedLayer, progress: Report = quiet, cache: StageCache = NOWHERE) -> Candidates:
-        began = time.process_time()
-        try:
-            return super().run(layer, progress, TimedCache(spent=SPENT))
-        finally:
+    def growing(
+        self, layer: AttackedLayer, progress: Report = quiet, cache: StageCache = NOWHERE
+    ) -> Generator[Candidates]:
+        stages = super().growing(layer, progress, TimedCache(spent=SPENT))
+        while True:
+            began = time.process_time()
+            found = next(stages, None)
             SPENT["attack"] = SPENT.get("attack", 0.0) + time.process_time() - began
+            if found is None:
+                return
+            yield found
 
 
 SPENT: dict[str, float] = {}

@@ -16,15 +16,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from cases import Case, run_of
+from cases import Case, run_of, source_of
 from reliability import TRUE, closest
-from unfit import AuditRequest, FitSettings, Unmix, fit_run, load_target
+from unfit import AuditRequest, FitSettings, Unmix, draw_unseen, fit_run, load_target
 from unfit.attacker.attacked_layer import read_layer
 from unfit.attacker.attacks.unmix import in_one_sign
 from unfit.attacker.consensus import agreed
 from unfit.attacker.edges import tellable
-from unfit.auditor.case import private_set, unseen_set
-from unfit.lab.runs import source_of
+from unfit.auditor.case import private_set
 from wider import grey
 
 CASES = (
@@ -74,7 +73,7 @@ def evidence(case: Case, seed: int, folder: Path, runs: Path) -> tuple[np.ndarra
     maps = layer.inputs(clusters.maps)
     true, unseen = (
         (closest(maps, samples, private.mean)[0].abs() > TRUE).numpy()
-        for samples in (private, unseen_set(request, source, private))
+        for samples in (private, draw_unseen(source, private, len(private), seed))
     )
     return torch.stack([getattr(clusters, name) for name in EVIDENCE], 1).numpy(), true, unseen
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cases import Case, measured, run_of, seconds_of
+from cases import Case, measured, run_of, seconds_of, source_of
 from page import DOCS, spread, write_section
 from unfit import (
     AuditRequest,
@@ -31,6 +31,7 @@ from unfit import (
     PaperKKT,
     UnfitError,
     audit_run,
+    draw_unseen,
     fit_run,
     load_target,
     parse_architecture,
@@ -43,7 +44,7 @@ from unfit.attacker.attacks.paper import DIVERGED, paper_iterates
 from unfit.attacker.method import Values
 from unfit.attacker.sweep.run import make_plan
 from unfit.attacker.sweep.trials import draw
-from unfit.auditor.case import private_set, unseen_set
+from unfit.auditor.case import private_set
 from unfit.auditor.match import GOOD, match
 from unfit.auditor.samples import Samples
 from unfit.base.files import read_json
@@ -51,7 +52,6 @@ from unfit.base.nets import initialise
 from unfit.base.target import Target
 from unfit.lab.measurement import MEASURES, TRAINING
 from unfit.lab.reproduce.circle import NEAR, by_kinks, covered
-from unfit.lab.runs import source_of
 
 SOLVERS = (
     *(f"attacker/{name}.py" for name in ("attacks/paper", "attacks/fast", "attacks/unmix")),
@@ -105,7 +105,7 @@ def race(folder: Path, runs: Path) -> Iterator[str]:
     target = load_target(run)
     request = AuditRequest(target=str(run), data=source_of(run))
     source, private = private_set(request)
-    unseen = unseen_set(request, source, private)
+    unseen = draw_unseen(source, private, len(private), 0)
     layer = read_layer(target)
     slow, count = [], iter(WATCHED)
     due, scoring, began, iteration = next(count), 0.0, time.process_time(), 0
@@ -155,7 +155,7 @@ def many_settings(folder: Path, runs: Path) -> Iterator[str]:
     run = run_of(CASES[0], 0, folder, runs)
     target, request = load_target(run), AuditRequest(target=str(run), data=source_of(run))
     source, private = private_set(request)
-    unseen = unseen_set(request, source, private)
+    unseen = draw_unseen(source, private, len(private), 0)
     attack, kept = PaperKKT(num_candidates=200), runs / "settings"
     plan = make_plan(target, None, attack, "random", {}, 0)
     kept.mkdir(parents=True, exist_ok=True)

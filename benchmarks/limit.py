@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from cases import Case, run_of
+from cases import Case, run_of, source_of
 from page import SEEDS
 from unfit import Peel
 from unfit.attacker.attacked_layer import read_layer
@@ -29,7 +29,6 @@ from unfit.attacker.change import LEAST_WIDTH, Change, read_change
 from unfit.attacker.sparse import least_zeros, level
 from unfit.auditor.case import read_case
 from unfit.auditor.request import AuditRequest
-from unfit.lab.runs import source_of
 
 FOREIGN = (0.0, 0.1, 0.3, 0.5)  # shares of other samples in the picture that the search starts from
 TRIED = 16  # samples of each net

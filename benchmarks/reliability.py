@@ -18,14 +18,23 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from cases import Case, run_of
+from cases import Case, run_of, source_of
 from page import DOCS, write_section
-from unfit import AuditRequest, Auto, Candidates, Target, UnfitError, attack, load_target, parse_architecture
-from unfit.auditor.case import private_set, unseen_set
+from unfit import (
+    AuditRequest,
+    Auto,
+    Candidates,
+    Target,
+    UnfitError,
+    attack,
+    draw_unseen,
+    load_target,
+    parse_architecture,
+)
+from unfit.auditor.case import private_set
 from unfit.auditor.match import normalise
 from unfit.auditor.samples import Samples
 from unfit.base.nets import initialise
-from unfit.lab.runs import source_of
 
 CASES = (
     Case("CIFAR-10 n=100, init 1e-4", "bin100", 100),
@@ -62,7 +71,7 @@ def judged(run: Path, seed: int) -> Judged:
     agreed = candidates.confidence > 0
     x, label = candidates.x[agreed], candidates.label[agreed]
     similarity, nearest = closest(x, private, private.mean)
-    other, _ = closest(x, unseen_set(request, source, private), private.mean)
+    other, _ = closest(x, draw_unseen(source, private, len(private), seed), private.mean)
     true = similarity.abs() > TRUE
     return Judged(
         candidates.confidence[agreed], true, other.abs() > TRUE, similarity > 0, label == private.y[nearest]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from cases import Case, run_of
+from cases import Case, run_of, source_of
 from unfit import AuditRequest, FastKKT
 from unfit.attacker.attacked_layer import AttackedLayer
 from unfit.attacker.attacks.fast import multipliers, random_starts
@@ -33,7 +33,6 @@ from unfit.attacker.stationarity import (
 from unfit.auditor.calibration import calibrate
 from unfit.auditor.case import read_case
 from unfit.auditor.match import GOOD, match
-from unfit.lab.runs import source_of
 
 CASES = (
     Case("two classes, n=500", "bin500", 500),

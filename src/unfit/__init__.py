@@ -17,7 +17,7 @@ Data:       read_source, draw, draw_unseen, Samples
 Training:   fit, fit_run, FitSettings, parse_architecture, Architecture
 Errors:     UnfitError, DataCheckError, NoAttackError
 
-help(unfit.audit) and its like describe every parameter, with an example.
+help(unfit.audit), and so on, describes every parameter, with an example.
 """
 
 from importlib import import_module

@@ -69,7 +69,7 @@ def check_fitted_on(estimator: Any, num: int) -> None:
     if seen and not (math.floor(most) <= seen <= num):
         raise UsageError(
             f"the estimator was fitted on {seen:g} samples, but {num} of those in `leak_score` were not held out; "
-            "give it all samples of the search, split them with KFold or its like, without return_train_score"
+            "give it all samples of the search, split them, as with KFold, without return_train_score"
         )
 
 

@@ -157,11 +157,11 @@ def test_in_a_crowd_components_smoother_than_kkt_candidates_go():
     broad = torch.linspace(0, 1, 16).expand(1, 1, 16, 16)
     mixed = torch.cat([broad, noise[:1]])
     runs, unmixed = (
-        Part("kkt: run 1, iteration 60", noise),
-        Part("unmix: rank 2", mixed, label=torch.tensor([0, 1])),
+        Part("kkt: run 1, iteration 60", noise, kind="kkt"),
+        Part("unmix: rank 2", mixed, label=torch.tensor([0, 1]), kind="unmixed"),
     )
-    sure = replace(unmixed, name="peel: proven", proven=torch.ones(2, dtype=torch.bool))
-    agreed = replace(unmixed, name="consensus", confidence=torch.tensor([0.9, 0.1]))
+    sure = replace(unmixed, name="peel: exact", kind="other", proven=torch.ones(2, dtype=torch.bool))
+    agreed = replace(unmixed, name="consensus", kind="agreed", confidence=torch.tensor([0.9, 0.1]))
     pooled = [sure, agreed, unmixed, runs]
     crowd, room = (
         SimpleNamespace(span=SimpleNamespace(rank=r), shape=(1, 16, 16)) for r in (tellable((1, 16, 16)), 2)

@@ -26,6 +26,9 @@ def test_too_much_is_refused_with_what_takes_it_and_what_to_do(monkeypatch: pyte
     assert "the limit is 6.0 GB. Take less, or set UNFIT_MEMORY=10" in str(told.value)
     monkeypatch.setenv(VARIABLE, "10")
     check_memory({"samples": 1e9, "candidates": 8e9}, "Take less")
+    monkeypatch.setenv(VARIABLE, "0.5")
+    with pytest.raises(UnfitError, match=r"about 0\.6 GB of memory \(nearly all of it for the program itself\)"):
+        check_memory({"samples": 1e6}, "Take less")
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1", "nan", "inf"])

@@ -59,7 +59,7 @@ def test_a_face_detector_can_be_unmixed(face_run: Path) -> None:
         "p = 1,627,000 equations for n·d unknowns (H22, Sec. 3.2), more than unknowns up to n = 2,603"
         in " ".join(found.notes)
     )
-    assert any(note.endswith("up to about 250 samples can be proven") for note in found.notes)
+    assert any(note.endswith("up to about 250 samples can be exact") for note in found.notes)
     assert [layer.shape for layer in found.layers] == [(1000, 625), (1000, 1000), (1, 1000)]
 
 

@@ -64,6 +64,19 @@ class Towers(nn.Module):
         return self.top(x[:, :, :5]) + self.bottom(x[:, :, 5:])
 
 
+class Joined(nn.Module):
+    """Two towers whose outputs are joined; the second is silent for most samples."""
+
+    def __init__(self, second: nn.Module) -> None:
+        super().__init__()
+        self.left, self.right, self.head = stack(125), second, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        both = torch.cat([self.left(x[:, :125]), (self.right(x[:, 125:]) - 100).relu()], 1)
+        return self.head(both)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -150,6 +163,19 @@ def test_each_layer_that_samples_enter_is_a_surface(model: nn.Module, layers: li
 def test_a_way_through_no_dense_layer_is_named() -> None:
     found = surfaces(as_target(Attention(), SHAPE))
     assert names(found) == ["weights of dense.1"]
+    assert ["through no dense layer" in each.why for each in found.unread] == [True]
+
+
+def test_a_tower_that_is_silent_on_random_samples_is_a_surface() -> None:
+    """Its layer holds samples all the same. Such a model was refused, and such a second branch was not seen."""
+    found = surfaces(as_target(Joined(stack(500)), SHAPE))
+    assert names(found) == ["weights of left.1", "weights of right.1"]
+
+
+def test_a_silent_tower_without_dense_layers_is_named() -> None:
+    tower = nn.Sequential(nn.Unflatten(1, (1, 20, 25)), nn.Conv2d(1, 2, (20, 25)), nn.Flatten())
+    found = surfaces(as_target(Joined(tower), SHAPE))
+    assert names(found) == ["weights of left.1"]
     assert ["through no dense layer" in each.why for each in found.unread] == [True]
 
 

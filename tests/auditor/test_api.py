@@ -32,6 +32,7 @@ from unfit import (
     as_target,
     attack,
     audit,
+    draw_unseen,
     find_initial_weights,
     fit,
     load_audit,
@@ -41,7 +42,7 @@ from unfit import (
 )
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.arrays import as_samples, opened, shape_of
-from unfit.auditor.case import private_set, unseen_set
+from unfit.auditor.case import private_set
 from unfit.base.errors import DataCheckError, UsageError
 from unfit.base.images import stretch
 from unfit.base.nets import Architecture, outputs
@@ -238,7 +239,7 @@ BAD[0, 0, 0, :2] = torch.nan
     [
         ((BAD, Y[:4]), ["private: x has 2 values that are NaN"]),
         ((X, Y[:4]), ["private: 6 samples but 4 labels"]),
-        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the net expects (n, 1, 8, 8)"]),
+        ((X[:, :, :, :7], Y), ["private: x has shape (6, 1, 8, 7), the model expects (n, 1, 8, 8)"]),
         (
             (X, F.one_hot(Y, 3)),
             ["private: y has shape (6, 3): pass one class per sample, or a number for each of the 1"],
@@ -269,7 +270,7 @@ def test_arrays_as_the_net_sees_them_and_samples_as_stored_give_the_same_evidenc
 ) -> None:
     """The papers' protocol adds the mean, which arrays do not tell, so similarities differ; the finding hardly."""
     source, private = private_set(AuditRequest(target=face_run))
-    unseen = unseen_set(AuditRequest(target=face_run), source, private)
+    unseen = draw_unseen(source, private, len(private), 0)
     mean, net = private.mean, load_target(face_run).net()
     again = audit(net, (private.x - mean, private.y), (unseen.x - mean, unseen.y))
     assert again.verdict == "leak"

@@ -27,7 +27,7 @@ from unfit import (
     load_target,
     read_source,
 )
-from unfit.auditor.case import private_set, unseen_set
+from unfit.auditor.case import private_set
 from unfit.auditor.labels import ONE_CLASS
 from unfit.auditor.samples import Samples
 from unfit.base.errors import DataCheckError, UnfitError
@@ -129,7 +129,7 @@ def test_moments_that_an_attack_does_not_use_prevent_a_pass(tmp_path: Path) -> N
 def test_repeated_samples_count_once(face_run: Path) -> None:
     """Copies lie next to each other, which made every leak with some inconclusive: "can be told apart"."""
     source, members = private_set(AuditRequest(target=face_run))
-    unseen, mean = unseen_set(AuditRequest(target=face_run), source, members), members.mean
+    unseen, mean = draw_unseen(source, members, len(members), 0), members.mean
     x, y = torch.cat([members.x, members.x[:20]]) - mean, torch.cat([members.y, members.y[:20]])
     done = audit(load_target(face_run), (x, y), (unseen.x - mean, unseen.y), attack=Unmix())
     assert (done.verdict, done.record.num_samples, done.record.num_repeated) == ("leak", 40, 20)
@@ -222,7 +222,7 @@ def test_an_untrained_net_is_inconclusive(face_run: Path, scale: float | None) -
     source, private = private_set(AuditRequest(target=face_run))
     untrained = Target(trained.architecture, {k: v.detach() for k, v in net.state_dict().items()})
     with pytest.raises(DataCheckError, match="where guessing gets 50%") as error:
-        audit(untrained, private, unseen_set(AuditRequest(target=face_run), source, private))
+        audit(untrained, private, draw_unseen(source, private, len(private), 0))
     assert error.value.exit_code == 3
 
 

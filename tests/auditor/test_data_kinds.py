@@ -570,7 +570,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], says: str) -> None:
 def test_numbers_for_other_channels_or_shapes_are_refused(tmp_path: Path, of_three: nn.Module) -> None:
     with pytest.raises(UsageError, match="`mean` has 2 numbers, the samples have 6 columns: one, or one for each"):
         read_case(request(tmp_path, of_three, X, Y.numpy(), mean="1,2"))
-    with pytest.raises(UsageError, match=r"`input_shape` \(1, 2, 4\) does not fit the net, which takes \(6,\)"):
+    with pytest.raises(UsageError, match=r"`input_shape` \(1, 2, 4\) does not fit the model, which takes \(6,\)"):
         read_case(request(tmp_path, of_three, X, Y.numpy(), input_shape="2x4"))
 
 

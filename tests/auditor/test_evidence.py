@@ -25,6 +25,7 @@ from unfit import (
     attack,
     audit,
     audit_run,
+    draw_unseen,
     fit_run,
     load_audit,
     load_target,
@@ -33,8 +34,8 @@ from unfit import (
 from unfit.attacker.attacked_layer import read_layer
 from unfit.attacker.candidates import Part, pool
 from unfit.auditor.calibration import chance
-from unfit.auditor.case import private_set, unseen_set
-from unfit.auditor.codes import CODES, MEANINGS, Code
+from unfit.auditor.case import private_set
+from unfit.auditor.codes import MEANINGS, Code
 from unfit.auditor.compare import compare
 from unfit.auditor.evidence import most_samples
 from unfit.auditor.grading import are_exact
@@ -274,7 +275,7 @@ def test_a_net_that_the_attack_does_not_cover_is_inconclusive(face_run: Path, tm
     nn.init.constant_(norm.running_var, 4.0)  # type: ignore[arg-type]
     net = nn.Sequential(load_target(face_run).net(), norm).eval()
     source, private = private_set(AuditRequest(target=face_run))
-    result = audit(net, private, unseen_set(AuditRequest(target=face_run), source, private), attack="kkt")
+    result = audit(net, private, draw_unseen(source, private, len(private), 0), attack="kkt")
     assert (result.verdict, result.exit_code) == ("inconclusive", 3)
     assert "BatchNorm1d" in result.record.reasons[0]
     result.save(tmp_path)
@@ -439,11 +440,11 @@ def test_controls_find_nothing_and_baselines_less(run: Run, small_run: Path, tmp
     words = ("--method", "unmix", "--controls", "--baselines", "--out", tmp_path / "audit")
     printed = run("audit", small_run, *words)[1]
     record = load_audit(tmp_path / "audit").record
-    assert [control.name for control in record.controls] == ["untrained net", "net trained on other samples"]
+    assert [control.name for control in record.controls] == ["untrained model", "model trained on other samples"]
     assert all(control.num_recovered <= 2 for control in record.controls)
     assert record.controls[1].num_candidates > 20
     assert [baseline.method for baseline in record.baselines] == ["weights", "inversion"]
-    assert "untrained net: recovered 0" in printed
+    assert "untrained model: recovered 0" in printed
     weights = (small_run / "target.safetensors", "--members", small_run / "members.json")
     code, printed, _ = run("audit", *weights, "--method", "unmix", "--controls", "--out", tmp_path / "bare")
     assert code == 1  # standard images, as above
@@ -625,7 +626,7 @@ def test_a_reason_has_a_code_and_accepting_that_code_alone_makes_a_pass(
     assert accepted.verdict == "pass"
     assert accepted.reasons[0] == f"the policy accepts {code}: {decision.reasons[0]}"
     assert not any("this holds against" in reason for reason in accepted.reasons)
-    others = tuple(each for each in CODES if each != code)
+    others = tuple(each for each in MEANINGS if each != code)
     assert decided(*what, Policy(accept=others)).verdict == "inconclusive"
 
 
@@ -638,7 +639,7 @@ def test_all_reasons_must_be_accepted_and_a_leak_never_is() -> None:
         (("holds-samples", "budget"), "pass"),
     ):
         assert decided(found(0, 0, 0, 40, 40), late, unclear, Policy(accept=accept)).verdict == verdict
-    assert decided(found(23, 9, 0, 40, 40), late, unclear, Policy(accept=CODES)).verdict == "leak"
+    assert decided(found(23, 9, 0, 40, 40), late, unclear, Policy(accept=tuple(MEANINGS))).verdict == "leak"
 
 
 def test_what_was_accepted_shows_in_every_report(face_audit: Audit) -> None:
@@ -668,4 +669,4 @@ def test_what_was_accepted_shows_in_every_report(face_audit: Audit) -> None:
 
 def test_the_page_on_gating_lists_every_code() -> None:
     page = (SCHEMA.parent / "gating.md").read_text(encoding="utf-8")
-    assert all(f"| `{code}` | {MEANINGS[code]} |" in page for code in CODES)
+    assert all(f"| `{code}` | {MEANINGS[code]} |" in page for code in MEANINGS)

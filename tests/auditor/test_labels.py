@@ -94,11 +94,11 @@ def test_the_same_labels_mean_the_same(tmp_path: Path, y: Any, k: int, names: tu
 @pytest.mark.parametrize(
     ("y", "k", "says"),
     [
-        (np.arange(2 * N) % 4 + 1, 3, "found labels 3, 4, expected 0, 1, 2|the data have 4 classes, the net .* 3"),
-        (np.array([*"abcd"])[np.arange(2 * N) % 4], 3, r"4 classes( \(a, b, c, d\))?, the net (has|tells) 3"),
-        (np.eye(3)[THREE], 5, "3.*: pass one class .* each of the 5|the data have 3 classes, the net tells 5"),
-        (np.eye(3)[THREE], 1, "3.*: pass one class .* each of the 1|the data have 3 classes, the net tells 2"),
-        (X[:, :2], 3, "2.*: pass one class .* each of the 3|2 columns, the net 3 outputs"),
+        (np.arange(2 * N) % 4 + 1, 3, "found labels 3, 4, expected 0, 1, 2|data have 4 classes, the model has 3"),
+        (np.array([*"abcd"])[np.arange(2 * N) % 4], 3, r"4 classes( \(a, b, c, d\))?, the model has 3"),
+        (np.eye(3)[THREE], 5, "3.*: pass one class .* each of the 5|the data have 3 classes, the model has 5"),
+        (np.eye(3)[THREE], 1, "3.*: pass one class .* each of the 1|the data have 3 classes, the model has 2"),
+        (X[:, :2], 3, "2.*: pass one class .* each of the 3|2 columns, the model 3 outputs"),
         (np.where(TWO == 1, "a", " "), 1, r"8 values of y are missing, the first at index \[0\]"),
         (np.where(TWO == 1, 1e300, 0), 1, r"4 values of y are not finite, the first at index \[1, 0\]"),
         (np.where(TWO == 1, np.nan, 0), 1, r"4 values of y are not finite, the first at index \[1\]"),
@@ -187,7 +187,7 @@ def test_what_a_target_was_told_of_its_shape_is_kept(tmp_path: Path) -> None:
 def test_a_shape_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None:
     torch.save(net(3, 64).state_dict(), tmp_path / "model.pt")
     with pytest.raises(
-        UsageError, match=r"`input_shape` \(1, 2, 4\) does not fit the net, which takes \(1, 8, 8\)"
+        UsageError, match=r"`input_shape` \(1, 2, 4\) does not fit the model, which takes \(1, 8, 8\)"
     ):
         load_target(tmp_path / "model.pt", Reading(input_shape=(1, 2, 4)))
 

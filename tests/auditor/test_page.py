@@ -608,13 +608,13 @@ def test_controls_baselines_and_rates_stand_beside_the_audit(show: Show, face_au
     rate = Rate(fpr=0.01, threshold=0.4321, num_recovered=25, tpr=0.5, interval=(0.4, 0.6))
     audit = edited(
         face_audit,
-        controls=[Control(name="untrained net", **counts)],
+        controls=[Control(name="untrained model", **counts)],
         baselines=[Baseline(method="weights", num_good_unseen=2, **counts)],
         rates=[rate, rate.model_copy(update={"fpr": 0.001})],
     )
     tables = show(audit, 360).locator("section[aria-labelledby=sure] table")
     assert re.search(r"0.1%\s+0.432\s+25\s+50% \(40%–60%\)", tables.nth(0).inner_text())
-    for name in ("control: untrained net", "baseline: weights"):
+    for name in ("control: untrained model", "baseline: weights"):
         assert re.search(rf"{name}\s+3\s+7\s+4,321\s+1.5", tables.nth(1).inner_text())
 
 

@@ -127,7 +127,7 @@ def test_a_list_holds_buffers_too(tmp_path):
     assert torch.allclose(target.weights["layer1.weight"], model[1].weight)
     base = load_base(tmp_path / "global.npz", target)
     assert torch.equal(base.weights["layer1.weight"], initial[1].weight)
-    with pytest.raises(UnfitError, match=r"arr_2, of shape \(30,\), is not that of a plain perceptron.*`model`"):
+    with pytest.raises(UnfitError, match=r"arr_2, of shape \(30,\), does not fit a plain perceptron.*`model`"):
         load_target(base=tmp_path / "global.npz", update=tmp_path / "update.npz")
     for name in ("state.pt", "named.npz"):
         WRITERS[name](tmp_path / name, initial.state_dict())

@@ -137,7 +137,7 @@ def test_only_what_all_names_share_is_a_wrapper(tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ({"generator": weights(), "critic": weights()}, "holds several nets: generator, critic; save the"),
+        ({"generator": weights(), "critic": weights()}, "holds several models: generator, critic; save the"),
         ({"epoch": 3, "optimizer": {"lr": 1}}, "not a state dict: found non-tensors epoch, optimizer"),
         ({"state_dict": {}}, "expected a state dict, found dict"),
         ({"model": [weights()]}, "not a state dict: found non-tensors model"),

@@ -247,7 +247,7 @@ def test_gelu_is_known_in_any_order_and_nothing_else_is(tmp_path, order):
         (("Reshape", ["x", "five"], {}), r"to the shape \[5, 2\]"),
         (("Cast", ["x"], {"to": TensorProto.INT64}), "to whole numbers"),
         (("Conv", ["x", "w"], {}), r"its kernel has shape \(4, 3\)"),
-        (("Relu", ["z"], {}), "is not computed from the net's input"),
+        (("Relu", ["z"], {}), "is not computed from the model's input"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, node, match):
@@ -260,7 +260,8 @@ def test_what_cannot_be_read_is_named(tmp_path, node, match):
 
 def test_several_outputs_are_refused(tmp_path):
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["z"])]
-    refused(graph(tmp_path / "net.onnx", nodes, outputs=("y", "z")), "expected a net with one output, found y, z")
+    path = graph(tmp_path / "net.onnx", nodes, outputs=("y", "z"))
+    refused(path, "expected a model with one output, found y, z")
 
 
 # Files -----------------------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def test_models_that_are_no_nets_are_refused_in_their_own_words(tmp_path: Path) 
     for model, words in (
         (SVC(), "its support vectors are training samples"),
         (KNeighborsClassifier(), "the file holds the training samples, as they are"),
-        (RandomForestClassifier(3), "an ensemble of trees, not a net"),
+        (RandomForestClassifier(3), "an ensemble of trees, not a network"),
     ):
         path = tmp_path / "model.onnx"
         path.write_bytes(skl2onnx.to_onnx(model.fit(x, x[:, 0] > 0), x[:1]).SerializeToString())

@@ -160,7 +160,7 @@ def test_what_is_no_state_of_the_model_is_none(tmp_path: Path) -> None:
 
 def test_two_nets_under_names_that_say_nothing_are_refused(tmp_path: Path) -> None:
     torch.save({"a": model().state_dict(), "b": average().state_dict()}, tmp_path / "model.pt")
-    with pytest.raises(UnfitError, match="holds several nets"):
+    with pytest.raises(UnfitError, match="holds several models"):
         load_target(tmp_path / "model.pt")
 
 

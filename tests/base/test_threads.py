@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
+import unfit
 from unfit import FastKKT, FitSettings, UnfitError, Unmix, attack, fit_run, load_target, read_source
 from unfit.base import threads as module
 from unfit.base.budget import is_over, limited
@@ -39,6 +43,28 @@ def test_products_run_on_one_thread_and_the_callers_threads_come_back() -> None:
             assert num_workers() == 2  # the outer call decides
     assert torch.get_num_threads() == 2
     assert [each["num_threads"] for each in threadpool_info()] == blas
+
+
+LATER = """
+import sys
+from threadpoolctl import threadpool_info
+from unfit.base.threads import threads
+
+with threads():
+    assert "scipy" not in sys.modules
+import scipy.linalg
+with threads():
+    print(*(each["num_threads"] for each in threadpool_info()))
+"""
+
+
+def test_a_library_that_is_loaded_later_is_bounded_too() -> None:
+    """SciPy brings a BLAS of its own, and not every call loads it."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": str(Path(unfit.__file__).parents[1])}
+    told = subprocess.run(
+        [sys.executable, "-c", LATER], env=environment, capture_output=True, text=True, check=True
+    )
+    assert set(told.stdout.split()) == {"1"}
 
 
 def test_they_come_back_after_an_error() -> None:

@@ -19,9 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unfit import AuditRequest
+from unfit import AuditRequest, draw_unseen
 from unfit.attacker.candidates import load_candidates
-from unfit.auditor.case import private_set, unseen_set
+from unfit.auditor.case import private_set
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -99,7 +99,7 @@ def test_audit_of_a_bare_checkpoint_with_its_data_named(run: Run, face_run: Path
 
 def test_audit_of_own_arrays_with_own_unseen_samples(run: Run, face_run: Path, tmp_path: Path) -> None:
     source, private = private_set(AuditRequest(target=face_run))
-    unseen = unseen_set(AuditRequest(target=face_run), source, private)
+    unseen = draw_unseen(source, private, len(private), 0)
     for name, samples in (("private", private), ("unseen", unseen)):
         np.savez(tmp_path / f"{name}.npz", x=samples.x.numpy(), y=samples.y.numpy())
     words = ("--data", f"npz:{tmp_path}/private.npz", "--unseen", f"npz:{tmp_path}/unseen.npz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import get_args
 import pytest
 import typer
 
-from unfit import UnfitError, read_source
+from unfit import AuditRequest, Policy, UnfitError, read_source
 from unfit.attacker.attacks import ATTACKS
 from unfit.attacker.names import METHODS, Solver
+from unfit.auditor.data_reading import DataReading
 from unfit.base import threads as module
 from unfit.base.device import device
 from unfit.base.errors import UsageError
@@ -67,6 +69,37 @@ def test_a_command_and_its_help_have_one_declaration_of_names() -> None:
     assert tuple(dict.fromkeys(kind.model_fields["method"].default for kind in ATTACKS)) == METHODS
     solvers = [kind.model_fields["solver"].default for kind in ATTACKS if "solver" in kind.model_fields]
     assert solvers == list(get_args(Solver))
+
+
+def test_options_of_an_audit_are_declared_once() -> None:
+    """Each field of its data and policy is an option, with its words, its limit and its default."""
+    command = typer.main.get_command(app).commands["audit"]  # type: ignore[attr-defined]
+    options = {each.name: each for each in command.params}
+    for settings in (DataReading, Policy):
+        for name, field in settings.model_fields.items():
+            words = re.sub(r"`(data|unseen)`", r"--\1", str(field.description))
+            assert (options[name].opts, options[name].help) == ([f"--{name.replace('_', '-')}"], words)
+            assert f"{name}: {field.description}" in str(settings.__doc__)
+    schema = AuditRequest.model_json_schema()
+    assert schema["properties"]["scale"]["description"] == DataReading.model_fields["scale"].description
+    assert (options["max_leaked"].default, options["accept"].default, options["fpr"].default) == (0, None, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        ("--max-leaked", "-1", "'--max-leaked': Input should be greater than or equal to 0"),
+        ("--window", "5", "--window: unknown SSIM window 5; choose one of: 3, 7, 11"),
+        ("--min-budget", "10x", "--min-budget: '10x' is not a time such as 60s, 10m or 1h"),
+        ("--accept", "no-code", "--accept: Input should be 'holds-samples',"),
+        ("--num-unseen", "0", "--num-unseen: Input should be greater than 0"),
+        ("--std", "0.5,0", "--std: expected numbers above 0, found 0"),
+        ("--input-shape", "3xq", "--input-shape: '3xq' is not a size such as 32 or 32x32"),
+    ],
+)
+def test_what_settings_refuse_is_told_by_its_flag(run: Run, flag: str, value: str, says: str) -> None:
+    code, _, error = run("audit", "model.pt", "--out", "audit", flag, value)
+    assert (code, says in error) == (64, True), error
 
 
 def test_what_computes_and_nothing_else_takes_threads_and_a_device() -> None:

@@ -34,13 +34,13 @@ def test_the_examples_run(
     np.savez("train.npz", x=members.x.numpy(), y=members.y.numpy())
     np.savez("test.npz", x=others.x.numpy(), y=others.y.numpy())
     torch.save(model.weights, "model.pt")
-    torch.save(initial.weights, "start.pt")
+    torch.save(initial.weights, "initial.pt")
     (tmp_path / "audit").symlink_to(face_page)
     names = {
         "unfit": unfit,
         "Path": Path,
         "model": model,
-        "start": initial,
+        "initial": initial,
         "x": x,
         "y": members.y,
         "x_test": x_test,

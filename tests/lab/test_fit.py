@@ -520,8 +520,8 @@ def test_settings_list_everything_that_is_wrong():
 @pytest.mark.parametrize(
     ("loss", "k", "match"),
     [
-        ("logistic", 3, "logistic loss needs one output, this net has 3: use ce"),
-        ("ce", 1, "ce needs an output for each class, this net has one: use logistic"),
+        ("logistic", 3, "logistic loss needs one output, this model has 3: use ce"),
+        ("ce", 1, "ce needs an output for each class, this model has one: use logistic"),
     ],
 )
 def test_losses_that_do_not_suit_the_outputs_are_refused(loss, k, match):

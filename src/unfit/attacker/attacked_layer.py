@@ -198,7 +198,7 @@ def read_layer(target: Target, base: Target | None = None) -> AttackedLayer:
 
 
 def read_intervals(target: Target, intervals: tuple[Interval, ...]) -> AttackedLayer:
-    """What training added in each of these steps, as one change of so many times the neurons.
+    """What training added in each of these steps, as one change of a layer with the neurons of all steps.
 
     Each step is a sum over the same samples, so all together are one, with a column for each sample that is zero
     wherever one of the steps has a zero. Steps are brought to one size of rounding: their own size says how much
@@ -300,7 +300,7 @@ def change_of_form(layer: AttackedLayer) -> AttackedLayer | None:
 
 
 def check_base(layer: AttackedLayer) -> None:
-    """Refuse a base that training did not start from: subtracting it must leave less noise than there was."""
+    """Refuse a base that holds other initial weights: subtracting it must leave less noise than there was."""
     if layer.initial is None or layer.is_moment or layer.span.ends:
         return
     left, before = layer.span.noise, read_span(layer.gates[0]).noise

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from unfit.base.files import Strict, check_regular, new_file, write_tensors
 from unfit.base.images import embedded, stretch, tiles
 from unfit.base.notebook import AMBER, card, image, lead
 
+PartKind = Literal["kkt", "unmixed", "agreed", "other"]
+"""What made the guesses of a run: the KKT objective, unmixing, or what several runs of unmixing agree on."""
 TENSORS = ("x", "origin", "label", "multiplier", "proven", "confidence")
 SHOWN, SHOWN_ACROSS = 45, 15  # images in a notebook
 
@@ -73,7 +75,7 @@ class About(Strict):
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """m guesses of the inputs as the net sees them (mean subtracted).
+    """m guesses of the inputs as the model sees them (mean subtracted).
 
     `attack` says what made them (method, settings, seed); `facts` is what was read off the weights on the way.
 
@@ -105,7 +107,7 @@ class Candidates:
     def __repr__(self) -> str:
         """No values: they may be someone's."""
         shape = "×".join(map(str, self.x.shape[1:]))
-        sure = f", {int(self.proven.sum())} proven" if self.proven.any() else ""
+        sure = f", {int(self.proven.sum())} with a proof" if self.proven.any() else ""
         return f"Candidates({len(self)} of shape {shape}, by {self.attack.get('method', 'unknown')}{sure})"
 
     def save(self, path: str | Path) -> None:
@@ -121,7 +123,7 @@ class Candidates:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: what there is, and the first images."""
-        sure = f", {int(self.proven.sum())} of them proven" if self.proven.any() else ""
+        sure = f", {int(self.proven.sum())} of them with a proof" if self.proven.any() else ""
         method, words = str(self.attack.get("method", "unknown")), f"{len(self)} candidates{sure}"
         top = lead(method, AMBER, "unverified: an audit says which are training samples", words)
         if self.x.ndim != 4 or not len(self):
@@ -142,6 +144,7 @@ class Part:
     confidence: Tensor | None = None
     loss: float | None = None  # what the run itself made small; runs of one kind can be compared by it
     finished: float = field(default_factory=time.perf_counter)
+    kind: PartKind = "other"
 
     def __post_init__(self) -> None:
         for name in ("x", "label", "multiplier", "proven", "confidence"):

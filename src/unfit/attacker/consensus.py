@@ -22,7 +22,6 @@ MOST_VALUES = 2**28  # … and copies of the candidates themselves up to 1 GB
 # see `reliability`; docs/research/confidence.md has the measurements
 AT_ZERO, OF_SHARE, OF_COHESION, OF_FLATNESS, OF_ROUGHNESS, OF_CROWDING = -10.84, 3.25, 15.43, -6.92, -1.8, -8.0
 ROOMY = 0.5  # of the sources that edges can tell apart: with fewer, KKT runs find nothing that unmixing does not
-UNMIXED = ("unmix", "consensus")  # how the names of parts begin that hold components
 SMOOTHEST = 0.01  # of the KKT candidates in a crowd; 0.05 takes away more look-alikes, and more samples
 CROWDED = 0.3  # of these sources: from here on agreement and looks are worth less
 CONFIDENT = 0.9  # of the clusters above it 98% were true
@@ -66,7 +65,7 @@ def consensus(runs: list[Tensor], layer: AttackedLayer) -> Part | None:
     confidence = reliability(found.share, found.cohesion, found.flatness, found.roughness, crowding)
     order = confidence.argsort(descending=True, stable=True)
     x = rescale(layer.inputs(maps[order]), CANDIDATE_STD)
-    return Part("consensus", x, label[order], confidence=confidence[order])
+    return Part("consensus", x, label[order], confidence=confidence[order], kind="agreed")
 
 
 def agreed(runs: list[Tensor], layer: AttackedLayer) -> Agreed | None:
@@ -123,7 +122,8 @@ def not_too_smooth(parts: list[Part], layer: AttackedLayer) -> list[Part]:
     Unmixing gives mixtures there that are as smooth as single images, and it is these that come near to unseen
     samples (docs/research/confidence.md).
     """
-    runs, unmixed = ([part for part in parts if part.name.startswith(kind)] for kind in ("kkt", UNMIXED))
+    runs = [part for part in parts if part.kind == "kkt"]
+    unmixed = [part for part in parts if part.kind in ("unmixed", "agreed")]
     if not runs or not unmixed or not is_crowded(layer):
         return parts
     limit = torch.cat([roughness(part.x) for part in runs]).quantile(SMOOTHEST)
@@ -168,7 +168,7 @@ def orient(x: Tensor, layer: AttackedLayer) -> tuple[Tensor, Tensor]:
     """
     gram = x @ x.T
     gram.diagonal().add_(COLUMNS_RIDGE * gram.diagonal().mean())
-    own = slice(-len(layer.gates[0]), None)  # of a change in several steps the last, which ends at the net itself
+    own = slice(-len(layer.gates[0]), None)  # of several steps the last, which ends at the model itself
     columns = torch.linalg.solve(gram, x @ layer.weight[own].T)  # (c, w)
     unit = F.normalize(columns, dim=1)
     (plus, label), (minus, other) = (_agreement(layer.stack, sign * x, sign * unit) for sign in (1.0, -1.0))

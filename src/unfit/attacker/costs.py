@@ -29,7 +29,7 @@ OVERHEAD = 5e-4  # seconds an iteration takes whatever its size: some twenty cal
 # The share of a large product's speed that each attack reaches with the operations that it counts.
 REACHED = {"peel": 1.0, "cone": 0.15, "unmix": 0.65, "kkt": 1.0}
 
-LAYER_COPIES = 6  # of the attacked layer: file, net, change and right vectors; some of them in float64 for a while
+LAYER_COPIES = 6  # of the attacked layer: file, model, change and right vectors; some in float64 for a while
 BASE_COPIES = 2  # more, with a base
 
 
@@ -51,7 +51,7 @@ def _measured(dtype: torch.dtype, where: torch.device) -> float:
 
 
 def seconds_of(attack: str, operations: float, iterations: int = 0) -> float:
-    """What so many operations take on one core of this machine, spread over so many iterations."""
+    """What these operations take on one core of this machine, spread over these iterations."""
     return iterations * OVERHEAD + operations / (REACHED[attack] * operations_per_second())
 
 

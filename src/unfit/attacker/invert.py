@@ -1,6 +1,6 @@
 """From features back to images: the input whose features are these, by gradient descent through the prefix.
 
-Attacks behind a prefix recover what enters the attacked layer. Whoever has the model can run its prefix, and so
+Attacks behind a prefix recover what enters the attacked layer. Anyone who has the model can run its prefix, and so
 can look for an image that leads there. What the prefix forgets comes out smooth, by total variation.
 """
 

@@ -85,7 +85,7 @@ class Method(Strict, ABC):
 
     @abstractmethod
     def run(self, layer: AttackedLayer, progress: Report = quiet) -> Candidates:
-        """Attack. Where the attack cannot be run on this net it raises NotApplicableError, which says why."""
+        """Attack. Where the attack cannot be run on this model it raises NotApplicableError, which says why."""
 
     def growing(
         self, layer: AttackedLayer, progress: Report = quiet, cache: StageCache = NOWHERE
@@ -112,7 +112,7 @@ class Method(Strict, ABC):
         return self
 
     def check(self, architecture: Architecture) -> None:
-        """Refuse settings that do not fit such a net, before anything is computed."""
+        """Refuse settings that do not fit such a model, before anything is computed."""
 
     def varies(self, architecture: Architecture) -> Parameters:
         """The settings that a sweep samples, with their ranges; none if there is nothing to vary."""

@@ -60,7 +60,7 @@ class Layer:
 class Preflight:
     """What can be said about a target before it is attacked; a notebook shows it as a table."""
 
-    architecture: str | None  # None: not a net that any attack covers
+    architecture: str | None  # None: not a model that any attack covers
     num_parameters: int
     attacks: list[Applicability]
     notes: list[str]
@@ -178,7 +178,7 @@ def _before(target: Target, base: Target | None, num_samples: int | None) -> Pre
 
 
 def _likely(target: Target, num_samples: int | None) -> Search | None:
-    """A search with likely seeds that found the initial weights of a net that was trained since."""
+    """A search with likely seeds that found the initial weights of a model that was trained since."""
     search = search_initial_weights(
         target, seeds=LIKELY, far=False, sizes=(num_samples,) if num_samples else (), budget=A_MOMENT
     )
@@ -193,7 +193,7 @@ def preflight_file(
     num_samples: int | None = None,
     checkpoints: Sequence[Path] = (),
 ) -> Preflight:
-    """The same for a file, even if no attack covers its net; a file that cannot be read is an error."""
+    """The same for a file, even if no attack covers its model; a file that cannot be read is an error."""
     pairs = pairs_in(path, base, reading)
     try:
         target = load_target(path, reading, base, update)
@@ -430,7 +430,7 @@ def _on_base(layer: AttackedLayer) -> str | None:
     words = "with a base the change alone is attacked: after plain gradient steps, one direction per sample"
     if layer.conv is not None or layer.bias is None or not layer.relu:
         return f"{words}, but without proofs, which need a dense layer with a bias and a ReLU behind it"
-    return f"{words}, and up to about {int(PROVABLE * len(layer.weight))} samples can be proven"
+    return f"{words}, and up to about {int(PROVABLE * len(layer.weight))} samples can be exact"
 
 
 def _on_seed(layer: AttackedLayer) -> str | None:

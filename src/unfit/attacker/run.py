@@ -83,7 +83,7 @@ def joined(done: Sequence[tuple[Surface, Candidates]], unread: Sequence[Unread] 
 
 
 def check_attack(attack: Method, target: Target, base: Target | None) -> None:
-    """Refuse what this attack would not read, and settings that do not fit the net."""
+    """Refuse what this attack would not read, and settings that do not fit the model."""
     if base is not None and not attack.takes_base:
         raise UsageError(f"{attack.title} does not use `base`")
     attack.check(target.architecture)

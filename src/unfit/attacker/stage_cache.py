@@ -119,7 +119,10 @@ def open_stage_cache(folder: Path, key: str) -> StageCache:
 def _write_parts(found: tuple[list[Part], bool], path: Path, began: float) -> None:
     parts, all_proven = found
     given = {f"{i}.{name}": getattr(part, name) for i, part in enumerate(parts) for name in TENSORS}
-    told = [{"name": part.name, "loss": part.loss, "finished": part.finished - began} for part in parts]
+    told = [
+        {"name": part.name, "kind": part.kind, "loss": part.loss, "finished": part.finished - began}
+        for part in parts
+    ]
     facts = {"parts": told, "all_proven": all_proven, "seconds": time.perf_counter() - began}
     write_saved(path, Saved({name: value for name, value in given.items() if value is not None}, facts))
 
@@ -131,7 +134,9 @@ def _read_parts(path: Path, began: float) -> tuple[list[Part], bool]:
         tensors = saved.part(str(i))
         if tensors["x"].ndim < 2 or {len(value) for value in tensors.values()} != {len(tensors["x"])}:
             raise ValueError(f"part {i} does not fit together")
-        parts.append(Part(told["name"], loss=told["loss"], finished=began + told["finished"], **tensors))
+        parts.append(
+            Part(told["name"], kind=told["kind"], loss=told["loss"], finished=began + told["finished"], **tensors)
+        )
     return parts, bool(saved.facts["all_proven"])
 
 

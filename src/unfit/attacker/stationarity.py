@@ -1,4 +1,4 @@
-"""Stationarity: what the weights of a converged net say about its training set. One residual, three scores.
+"""Stationarity: what the weights of a converged model say about its training set. One residual, three scores.
 
 At the end of training θ = Σ_i c_i ∂s(x_i)/∂θ for every layer (H22 eq. 2). The scores differ only in how a sample's
 outputs are weighted: Σ_k g_ik ∂Φ_k(x_i)/∂θ with
@@ -190,7 +190,7 @@ def opaque_signals(stack: Opaque, u: Tensor, label: Tensor, score: Score) -> Ten
 
 
 def general_stationarity(net: nn.Module, x: Tensor, weights: Weigh, alpha: float) -> list[Tensor]:
-    """The same for any net of supported layers, by differentiating through the gradient."""
+    """The same for any model of supported layers, by differentiating through the gradient."""
     layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     parameters = [list(layer.parameters()) for layer in layers]
     with smooth_relus(net, alpha):
@@ -204,7 +204,7 @@ def general_stationarity(net: nn.Module, x: Tensor, weights: Weigh, alpha: float
 
 @contextmanager
 def smooth_relus(net: nn.Module, alpha: float) -> Iterator[None]:
-    """Give every nn.ReLU of the net the smooth derivative for a while."""
+    """Give every nn.ReLU of the model the smooth derivative for a while."""
     relus = [module for module in net.modules() if isinstance(module, nn.ReLU)]
     try:
         for relu in relus:
@@ -216,7 +216,7 @@ def smooth_relus(net: nn.Module, alpha: float) -> Iterator[None]:
 
 
 def dense_layers(net: nn.Module) -> Layers | None:
-    """Weights and biases of a plain perceptron; None for any other supported net."""
+    """Weights and biases of a plain perceptron; None for any other supported model."""
     _refuse(_unsupported(net))
     leaves = [module for module in net.modules() if not list(module.children())]
     plain = [module for module in leaves if not isinstance(module, nn.Flatten | nn.Identity)]
@@ -231,7 +231,7 @@ def dense_layers(net: nn.Module) -> Layers | None:
 
 
 def check_layers(target: Target) -> None:
-    """Refuse a net that the objective does not cover, before a solver starts; one message lists everything."""
+    """Refuse a model that the objective does not cover, before a solver starts; one message lists everything."""
     if target.architecture.tail is not None:
         raise NotApplicableError(f"the KKT attack cannot be run: {uncovered(target)}")
     net = target.net()
@@ -240,7 +240,7 @@ def check_layers(target: Target) -> None:
 
 
 def uncovered(target: Target) -> str:
-    """Why stationarity cannot be written down for a net that was split."""
+    """Why stationarity cannot be written down for a model that was split."""
     return f"after the first dense layer it covers dense layers and ReLUs alone, not {target.architecture.tail}"
 
 

@@ -53,7 +53,7 @@ class Attempt(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """One dense layer of one copy of the weights; `layer` is its name, empty for the first one of a plain net."""
+    """One dense layer of one copy of the weights; `layer` is its name, empty for the first of a plain model."""
 
     kind: Kind
     layer: str
@@ -204,7 +204,7 @@ def named(states: Sequence[State]) -> str:
 
 
 def layer_of(target: Target) -> str:
-    """The name of the attacked layer; empty in a plain net, of which it is the first."""
+    """The name of the attacked layer; empty in a plain model, of which it is the first."""
     return target.whole.layer if target.whole else ""
 
 

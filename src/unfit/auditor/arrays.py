@@ -21,7 +21,7 @@ from unfit.base.errors import UnfitError, listed
 from unfit.base.shapes import arranged, is_channels_last, sample_shape
 
 Arrays = Any
-"""Samples; or x, (x, y), a list of pairs, a mapping, a `Dataset` or a `DataLoader`, with x as the net sees it."""
+"""Samples; or x, (x, y), pairs in a list, a mapping, a `Dataset` or a `DataLoader`, x as the model sees it."""
 
 X_KEYS = ("x", "image", "images", "img", "pixel_values", "features", "inputs", "data")
 Y_KEYS = ("y", "label", "labels", "target", "targets")
@@ -64,9 +64,9 @@ def opened(given: Arrays) -> Given | Samples:
 def as_samples(
     private: Arrays, unseen: Arrays, shape: tuple[int, ...], num_outputs: int
 ) -> tuple[Samples, Samples]:
-    """Convert both sets for a net with these inputs and outputs; one error lists everything wrong with them.
+    """Convert both sets for a model with these inputs and outputs; one error lists everything wrong with them.
 
-    The arrays are what the net sees, so no mean is subtracted.
+    The arrays are what the model sees, so no mean is subtracted.
     """
     own, others = opened(private), opened(unseen)
     if isinstance(own, Samples) and isinstance(others, Samples):
@@ -97,7 +97,7 @@ def in_unit_range(private: Samples, unseen: Samples) -> tuple[Samples, Samples]:
     """Images are compared and shown in [0, 1].
 
     If their values exceed it, the common range of both sets is mapped to it, the same for all samples and
-    channels; `shift` and `scale` take them back to what the net sees.
+    channels; `shift` and `scale` take them back to what the model sees.
     """
     sets = (private, unseen)
     low, high = min(float(each.x.min()) for each in sets), max(float(each.x.max()) for each in sets)
@@ -230,7 +230,7 @@ def _array(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
-# What the net sees --------------------------------------------------------------------------------------------
+# What the model sees --------------------------------------------------------------------------------------------
 
 
 def _read(name: str, given: Given, shape: tuple[int, ...], problems: list[str]) -> tuple[Tensor, Labels | None]:
@@ -286,14 +286,14 @@ def _shaped(x: Tensor, shape: tuple[int, ...], problems: list[str]) -> Tensor | 
     has_steps = x.ndim == 3 and len(shape) == 1 and x[0].numel() == math.prod(shape)
     if has_steps or tuple(found.shape[1:]) in (shape, (math.prod(shape),)):
         return found.float().reshape(-1, *shape).contiguous()
-    problems.append(f"x has shape {tuple(x.shape)}, the net expects (n, {', '.join(map(str, shape))})")
+    problems.append(f"x has shape {tuple(x.shape)}, the model expects (n, {', '.join(map(str, shape))})")
     return None
 
 
 def _labels(
     own: tuple[Given, Labels | None], others: tuple[Given, Labels | None], k: int, problems: list[str]
 ) -> tuple[Labels, Labels] | None:
-    """What both sets say of their samples, for a net with k outputs."""
+    """What both sets say of their samples, for a model with k outputs."""
     (first, private), (second, unseen) = own, others
     if (first.y is None) != (second.y is None):
         problems.append("one set has labels (y), the other has none: give both, or neither")

@@ -399,7 +399,7 @@ def try_attack(
     cache: StageCache = NOWHERE,
     watch: Watch | None = None,
 ) -> Candidates:
-    """The attack's candidates; none, and why, where it does not cover this net. What it finishes is kept."""
+    """The attack's candidates; none, and why, where it does not cover this model. What it finishes is kept."""
     check_attack(attack, case.target, case.base)
     check_base(case.layer)
     if watch is not None and watch.has_enough:

@@ -105,7 +105,7 @@ class Case:
 
     @cached_property
     def mean(self) -> Tensor:
-        """What is subtracted before the net sees a sample, private or unseen."""
+        """What is subtracted before the model sees a sample, private or unseen."""
         return self.private.mean
 
     @property
@@ -140,20 +140,20 @@ class Case:
         return first, second
 
     def check(self, window: int) -> None:
-        """Refuse samples that do not fit the net, or one another; everything that is wrong in one error."""
+        """Refuse samples that do not fit the model, or one another; everything that is wrong in one error."""
         shape, classes = self.target.architecture.input_shape, max(self.target.architecture.num_outputs, 2)
         problems = [
-            f"the {name} samples have shape {samples.shape}, the net takes {shape}{_hint(samples, shape)}"
+            f"the {name} samples have shape {samples.shape}, the model takes {shape}{_hint(samples, shape)}"
             for name, samples in (("private", self.private), ("unseen", self.unseen))
             if samples.shape != shape
         ]
         if (found := self.private.num_classes) != classes and self.private.truth == "classes":
-            problems.append(f"the data have {found} classes, the net tells {classes} apart (see `classes`)")
+            problems.append(f"the data have {found} classes, the model has {classes} (see `classes`)")
         for name, samples in (("private", self.private), ("unseen", self.unseen)):
             if samples.targets is not None and samples.targets.shape[1] != self.target.architecture.num_outputs:
                 k = self.target.architecture.num_outputs
                 problems.append(
-                    f"y of the {name} samples has {samples.targets.shape[1]} columns, the net {k} outputs"
+                    f"y of the {name} samples has {samples.targets.shape[1]} columns, the model {k} outputs"
                 )
         if problems:
             raise UnfitError("; ".join(problems))
@@ -353,7 +353,7 @@ def _check_split(request: AuditRequest, about: Members | None) -> None:
 
 
 def _for_outputs(source: Source, other: Subset | None, k: int) -> tuple[Source, Subset | None]:
-    """Both with labels as a net with k outputs has them."""
+    """Both with labels as a model with k outputs has them."""
     own = source.train.y
     try:
         for each in (source.test, other):
@@ -394,16 +394,6 @@ def _members_of(source: Source, about: Members | None) -> Samples:
     return private
 
 
-def unseen_set(request: AuditRequest, source: Source, private: Samples) -> Samples:
-    """Samples the model never saw, of the same source or of another one; classes as in the private set.
-
-    All of another source; as many as it was trained on of the same one; or `num_unseen`. Fewer where there are no
-    more, or where classes would not have the shares that they have in the private set.
-    """
-    other = _other_source(request, source)
-    return _draw_unseen(request, source, private, other and replace(other, y=other.y.like(source.train.y)))
-
-
 def _other_source(request: AuditRequest, source: Source) -> Subset | None:
     if request.unseen is None:
         return None
@@ -411,6 +401,11 @@ def _other_source(request: AuditRequest, source: Source) -> Subset | None:
 
 
 def _draw_unseen(request: AuditRequest, source: Source, private: Samples, other: Subset | None) -> Samples:
+    """Samples the model never saw, of the same source or of another one; classes as in the private set.
+
+    All of another source; as many as it was trained on of the same one; or `num_unseen`. Fewer where there are no
+    more, or where classes would not have the shares that they have in the private set.
+    """
     asked, seed, k = request.num_unseen, request.seed, private.num_classes
     if asked is not None and asked < k:
         raise UsageError(f"{asked} unseen samples are fewer than the {k} classes")

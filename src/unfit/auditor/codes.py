@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 Code = Literal[
     "holds-samples",
@@ -19,7 +19,6 @@ Code = Literal[
     "no-gradients",
     "no-base",
 ]
-CODES: Final[tuple[Code, ...]] = get_args(Code)
 MEANINGS: Final[dict[Code, str]] = {
     "holds-samples": "membership shows, in the weights or in the outputs; no attack here reconstructs a sample",
     "too-many-samples": "the weights hold more samples than an attack here can separate",
@@ -28,7 +27,7 @@ MEANINGS: Final[dict[Code, str]] = {
     "unfinished": "an attack ended before it had tried everything, or none was made by this audit",
     "sees-nothing": "the attacked layer shows nothing to work on, so the audit could not see a leak",
     "not-covered": "a part of the model or of its file is read by no attack",
-    "sets-differ": "private and unseen samples can be told apart without the model",
+    "sets-differ": "private and unseen samples are not comparable: they differ without any model",
     "unseen-trained": "the model may have been trained on the unseen samples",
     "too-few-samples": "there are too few samples to decide",
     "no-labels": "the samples have no labels, so nothing shows whether they are those of this model",

@@ -22,7 +22,7 @@ from unfit.base.files import Strict
 from unfit.base.memory import rows_at_once
 
 CLASS_LEVEL, WITHIN_LEVEL = 0.001, 0.004  # of the two tests: few sets have other shares of classes by accident
-LEVEL = CLASS_LEVEL + WITHIN_LEVEL  # sets of one draw are told apart this rarely; it costs an audit its verdict
+LEVEL = CLASS_LEVEL + WITHIN_LEVEL  # this share of sets of one draw looks different; it costs an audit its verdict
 NUM_DRAWS, NUM_SHUFFLES = 9999, 999  # the least p-values are a tenth and a quarter of these levels
 BATCH = 100  # shuffles, or images, at once
 MOST_SAMPLES, MOST_NUMBERS = 20_000, 10_000_000  # of each set, in all its samples; larger sets are thinned
@@ -52,10 +52,10 @@ class Fact(Strict):
 
 
 class Comparability(Strict):
-    """Whether private and unseen samples can be told apart without the model."""
+    """Whether private and unseen samples are comparable: alike without the model."""
 
     comparable: bool
-    within_classes: bool  # class by class they cannot be told apart, whatever the shares of the classes
+    within_classes: bool  # class by class they are alike, whatever the shares of the classes
     p_value: float  # of both tests together
     p_value_classes: float  # of the shares of the classes
     p_value_within: float  # of the samples, class by class
@@ -215,7 +215,7 @@ def _values(private: Samples, unseen: Samples, columns: Tensor) -> Floats:
 
 
 def _centred(values: Floats, y: Ints) -> Floats:
-    """Less the mean of each class, over the first axis."""
+    """Minus the mean of each class, over the first axis."""
     values = values.copy()
     for label in np.unique(y):
         values[y == label] -= values[y == label].mean(0)
@@ -287,7 +287,7 @@ def shuffles(sign: Floats, y: Ints, rng: np.random.Generator) -> Iterator[Floats
 
 
 def statistics(features: Features, signs: Floats) -> Floats:
-    """(b, 5), each larger the better private and unseen are told apart.
+    """(b, 5), each larger the more private and unseen differ.
 
     The largest difference of a fact; Hotelling's T² of the components; how many of the nearest are of the same
     set; how well each label is predicted from all others; how often the very nearest is of the other set, as where

@@ -9,7 +9,7 @@ from unfit.auditor.record import Record, Verdict
 from unfit.auditor.verdict import SIGNIFICANT
 from unfit.base.errors import UnfitError
 
-SEVERITY: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
+ORDER: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
 COMPARED = (
     "verdict",
     "num_recovered",
@@ -54,14 +54,14 @@ def compare(old: Record, new: Record) -> Difference:
 def _regressions(old: Record, new: Record) -> list[str]:
     limit, grade, found = new.policy.max_leaked, new.policy.fail_on, []
     before, now = (record.num_graded(grade) for record in (old, new))
-    if SEVERITY[new.verdict] > SEVERITY[old.verdict]:
+    if ORDER[new.verdict] > ORDER[old.verdict]:
         found.append(f"the verdict was {old.verdict}, now it is {new.verdict}: {'; '.join(new.reasons)}")
     if worse := [code for code in new.codes if new.is_accepted and code not in old.codes]:
         found.append(f"the policy accepts what the last audit did not need: {', '.join(worse)}")
     if now > max(before, limit) and new.p_value < SIGNIFICANT:
         found.append(f"{now} samples are {GRADE_WORDS[grade]} (before {before}, allowed {limit})")
     if new.num_exact > max(old.num_exact, limit):
-        found.append(f"{new.num_exact} samples are proven (before {old.num_exact}, allowed {limit})")
+        found.append(f"{new.num_exact} samples are exact (before {old.num_exact}, allowed {limit})")
     return found
 
 

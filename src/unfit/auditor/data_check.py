@@ -308,7 +308,7 @@ def find_cause(case: Case) -> str | None:
 def find_layout(case: Case) -> str | None:
     """Another order of the values under which most samples have a larger margin and as many are right, in words.
 
-    Accuracy alone misses a wrong layout where the classes are told apart by what the layout keeps, and where there
+    Accuracy alone misses a wrong layout where the classes differ by what the layout keeps, and where there
     are few samples. Orders keep the size of the inputs, so margins can be compared; by the right one a model is
     surer of most of its samples. As above, some choose, the others judge, and random weights must not do as
     well.

@@ -47,7 +47,7 @@ def _then(first: Form, second: Form) -> Form:
 
 
 def layouts(shape: tuple[int, ...]) -> list[Form]:
-    """Other orders that keep the shape: whoever mixed them up saw no error."""
+    """Other orders that keep the shape: mixing them up raises no error."""
     if len(shape) != 3:
         return []
     c, h, w = shape

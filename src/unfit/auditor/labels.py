@@ -47,7 +47,7 @@ class Labels:
         return replace(self, classes=table[self.classes], names=tuple(names))
 
     def for_outputs(self, k: int) -> Labels:
-        """As a net with k outputs has them, where the classes are numbers.
+        """As a model with k outputs has them, where the classes are numbers.
 
         Several outputs are numbered from 0, so a class without samples keeps its place; other numbers stand for
         the outputs in their order. A single output for more than two numbers is a regression.
@@ -90,7 +90,7 @@ class Labels:
         return [self.names[label] for label in held if self.names[label] not in names]
 
     def misfit(self, k: int) -> str | None:
-        """Why a net with k outputs cannot have these labels."""
+        """Why a model with k outputs cannot have these labels."""
         one_each = f"pass one class per sample, or a number for each of the {k} outputs"
         if self.targets is not None:
             return None if self.targets.shape[1] == k else f"y has shape {self.targets.shape}: {one_each}"
@@ -100,7 +100,7 @@ class Labels:
             return f"y has shape {(len(self.classes), len(self.names))}: {one_each}"
         expected = [*map(str, range(max(k, 2)))]
         if self.numbers is None:
-            return f"found {len(self.names)} classes ({listed(self.names)}), the net has {len(expected)}"
+            return f"found {len(self.names)} classes ({listed(self.names)}), the model has {len(expected)}"
         return wrong_labels([name for name in self.names if name not in expected], expected)
 
 
@@ -133,7 +133,7 @@ def read_labels(y: Array | None, n: int) -> Labels:
 
 
 def matched(own: Labels, others: Labels | None, k: int) -> tuple[Labels, Labels | None]:
-    """The labels of two sets as a net with k outputs has them: both classes, with one's names, or both numbers.
+    """The labels of two sets as a model with k outputs has them: both classes, with one's names, or both numbers.
 
     What one set leaves open, the other decides: rows with a single 1 each are several labels if others have more.
     """

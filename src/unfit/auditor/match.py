@@ -28,7 +28,7 @@ from unfit.base.progress import Report, quiet
 GOOD = 0.4  # SSIM: the papers' threshold for a good reconstruction
 HIGH = 0.6  # SSIM: a stricter threshold, which audits report too
 VOTE = 1.1  # candidates within this factor of the nearest distance are averaged
-CONV_VOTE = 1.5  # the same for convolutional nets (B23)
+CONV_VOTE = 1.5  # the same for convolutional models (B23)
 PAIRS_AT_ONCE = 20_000_000  # distances in memory
 SAMPLES_AT_ONCE = 500  # images compared in one batch, fewer if they are large
 CANDIDATES_AT_ONCE = 10_000  # in one block, if they are in memory already
@@ -84,7 +84,7 @@ def in_blocks(x: Tensor) -> Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """The best reconstruction of each sample, as the net sees it and as an image."""
+    """The best reconstruction of each sample, as the model sees it and as an image."""
 
     centred: Tensor  # (n, *shape): with the mean subtracted
     shown: Tensor  # (n, *shape): in [0, 1] for images

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from unfit.auditor.codes import Code
 from unfit.auditor.grades import GRADE_WORDS, Grade
 from unfit.base.files import Strict
+from unfit.base.reading import Metavar
 from unfit.base.times import Seconds
 
 WINDOW = 11  # of SSIM, unless another is asked for
@@ -26,26 +27,30 @@ class Policy(Strict):
 
     The rule: at most `max_leaked` samples of grade `fail_on` or better, beyond what chance gives.
 
-    Args:
-        fail_on: The grade that counts: `trace`, `recognisable` or `exact`.
-        max_leaked: The number of samples of that grade or a better one that are allowed.
-        min_budget: Seconds, or a time such as "10m": an attack that was stopped sooner cannot pass. By default it
-            must finish.
-        fpr: The share of unseen samples that may count as recovered; it sets the threshold of a trace.
-        window: Of SSIM: 11, 7, or 3 as in the papers' code.
-        accept: Codes of reasons for an inconclusive verdict that are accepted knowingly, such as "holds-samples":
-            an audit with no other reasons passes, and says that they were accepted.
-
     Example:
         >>> policy = unfit.Policy(fail_on="trace", min_budget="10m")
     """
 
-    fail_on: Grade = "recognisable"
-    max_leaked: Annotated[int, Field(ge=0)] = 0
-    min_budget: Seconds | None = None  # seconds: stopped sooner, an attack tried too little
-    fpr: Annotated[float, Field(gt=0, lt=1)] = 0.01  # share of unseen samples that may count as recovered
-    window: Annotated[int, AfterValidator(_known_window)] = WINDOW  # of SSIM
-    accept: tuple[Code, ...] = ()  # reasons for an inconclusive verdict that do not prevent a pass
+    fail_on: Annotated[Grade, Field(description="Weakest grade that counts as a leak.")] = "recognisable"
+    max_leaked: Annotated[int, Field(ge=0, description="Number of samples of that grade that are allowed.")] = 0
+    min_budget: Annotated[
+        Seconds | None,
+        Field(description="An attack stopped before this time (`10m`) cannot pass. Default: it must finish."),
+        Metavar("TIME"),
+    ] = None
+    fpr: Annotated[
+        float, Field(gt=0, lt=1, description="Share of unseen samples that may pass the threshold of a trace.")
+    ] = 0.01
+    window: Annotated[
+        int, AfterValidator(_known_window), Field(description="SSIM window: 11, 7, or 3 as in the papers' code.")
+    ] = WINDOW
+    accept: Annotated[
+        tuple[Code, ...],
+        Field(
+            description="Let an inconclusive audit pass that has this reason, such as holds-samples; repeatable."
+        ),
+        Metavar("CODE"),
+    ] = ()
 
     @property
     def rule(self) -> str:

@@ -101,7 +101,7 @@ def _problems(candidates: Candidates, target: Target) -> list[str]:
     if facts["target"] != target.sha256:
         problems.append(f"made from other weights than this target's (sha256 {str(facts['target'])[:12]}…)")
     if tuple(candidates.x.shape[1:]) != shape:
-        problems.append(f"candidates of shape {tuple(candidates.x.shape[1:])}, the net takes {shape}")
+        problems.append(f"candidates of shape {tuple(candidates.x.shape[1:])}, the model takes {shape}")
     if len(facts["finished"]) != len(candidates.origins):
         problems.append("their facts do not fit them")
     return problems
@@ -187,7 +187,7 @@ def _read_x(path: Path) -> Tensor:
     try:
         return load(path.read_bytes())["x"].float()
     except (SafetensorError, OSError, KeyError) as error:
-        raise UnfitError(f"{path} can no longer be read: {error}") from error
+        raise UnfitError(f"{path}: cannot be read: {error}") from error
 
 
 # Copies ----------------------------------------------------------------------------------------------------

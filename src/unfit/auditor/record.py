@@ -120,7 +120,7 @@ class Point(Strict):
 class Control(Strict):
     """The same attack where there is nothing to be found."""
 
-    name: Literal["untrained net", "net trained on other samples"]
+    name: Literal["untrained model", "model trained on other samples"]
     num_candidates: int
     num_recovered: int
     num_good: int
@@ -178,7 +178,7 @@ class SurfaceRecord(Strict):
     """What an attacker can take from the file: a layer of one copy of the weights, and what was found in it."""
 
     name: str
-    layer: str  # empty in a plain net, where it is the first
+    layer: str  # empty in a plain model, where it is the first
     subtracted: str  # from what, and why
     status: str  # of the attack
     num_candidates: int

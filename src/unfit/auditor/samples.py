@@ -27,8 +27,8 @@ class Samples:
     y: torch.Tensor  # int64, 0..k-1
     indices: torch.Tensor  # int64: position of each sample in its part of the source
     class_names: tuple[str, ...]
-    shift: float | None = None  # subtracted from the net's inputs; None: the mean of the training samples
-    scale: float = 1.0  # then the net's inputs are multiplied by this
+    shift: float | None = None  # subtracted from the model's inputs; None: the mean of the training samples
+    scale: float = 1.0  # then the model's inputs are multiplied by this
     targets: torch.Tensor | None = None  # float32 (n, k): what the k outputs should be, where that is no class
     feature_names: tuple[str, ...] | None = None  # of a vector's columns
     are_features: bool = False  # what a model made of the samples before its attacked layer
@@ -80,13 +80,13 @@ class Samples:
 
     @property
     def mean(self) -> torch.Tensor:
-        """What is subtracted from the net's inputs if this is its training set: (1, *shape)."""
+        """What is subtracted from the model's inputs if this is its training set: (1, *shape)."""
         if self.shift is not None:
             return torch.full_like(self.x[:1], self.shift)
         return self.x.mean(0, keepdim=True) if self.whole_mean is None else self.whole_mean
 
     def centred(self, mean: torch.Tensor) -> Samples:
-        """The samples as the net sees them. For unseen samples, pass the mean of the training samples."""
+        """The samples as the model sees them. For unseen samples, pass the mean of the training samples."""
         return replace(self, x=(self.x - mean) * self.scale)
 
     def at(self, chosen: torch.Tensor) -> Samples:

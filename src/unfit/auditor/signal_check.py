@@ -164,7 +164,7 @@ def react(maps: list[Tensor], layer: AttackedLayer) -> Reactions:
 
 
 def ask_function(maps: list[Tensor], layer: AttackedLayer, target: Target) -> list[Reactions]:
-    """The reactions of the net's gradients and, with a base, of their change since that; of both sets alike.
+    """The reactions of the model's gradients and, with a base, of their change since that; of both sets alike.
 
     A model may give no gradients, or the same as its base: then there is nothing to ask. Nor is there where only
     the attacked layer of a base is sure to be known.

@@ -65,7 +65,7 @@ def stored_samples(
         items: What the file or module holds.
         sets: The private and the unseen samples as they enter the attacked layer.
         given: Both as people know them; the same where nothing comes before that layer.
-        mean: What is subtracted from `sets` before the net sees them.
+        mean: What is subtracted from `sets` before the model sees them.
         most_pairs: Of rows of an item and samples that are compared; of a longer item every second row, or third.
     """
     num, total = len(given[0]), len(given[0]) + len(given[1])
@@ -208,7 +208,7 @@ class Equals:
 
 
 def _judges(sets: tuple[Samples, Samples], given: tuple[Samples, Samples], mean: Tensor) -> list[Judge | Equals]:
-    """One for each way of seeing a row, with the samples as given, as the net sees them, and as features."""
+    """One for each way of seeing a row, with the samples as given, as the model sees them, and as features."""
     known = torch.cat([each.x.flatten(1) for each in given])
     judged = _is_telling(known)
     forms = [given, (given[0].centred(given[0].mean), given[1].centred(given[0].mean))]

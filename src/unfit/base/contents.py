@@ -1,7 +1,7 @@
 """What stands in a file or a live model apart from code: an attack reads one layer, a reader may read all of it.
 
-Trainers keep more than weights: the last batch, a replay buffer, a bank of neighbours, a second net. Whoever gets
-the file gets these as well, so an audit has to look at them. Nothing here knows what a sample is.
+Trainers keep more than weights: the last batch, a replay buffer, a bank of neighbours, a second model. All of
+that is published with the file, so an audit has to look at it. Nothing here knows what a sample is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unfit.base.formats.optimisers import MOMENTS
 from unfit.base.formats.skops import dense_of
 
 MAX_DEPTH = 32  # of containers inside each other: what people write has far fewer
-MAX_ITEMS = 200_000  # tensors, strings and lists of numbers: a large net has thousands
+MAX_ITEMS = 200_000  # tensors, strings and lists of numbers: a large model has thousands
 MAX_NUMBERS = 20_000_000  # looked at in lists: Python takes a second for ten million
 MAX_OVERLAP = 4  # times that tensors may show the same memory: tied weights do so once or twice
 MAX_DENSE = 2**26  # values of a sparse tensor, written out
@@ -237,7 +237,7 @@ def _is_code(value: object) -> bool:
 def _flat_numbers(value: object, budget: _Budget) -> array[float] | None:
     """All numbers of a list, of lists of lists, or of a record such as {"age": 41, "height": 1.8}, in order.
 
-    None if anything else is in it. The shape of lists is not kept: whoever knows the size of a sample knows it.
+    None if anything else is in it. The shape of lists is not kept: the size of a sample tells it.
     """
     if not isinstance(value, list | tuple | Mapping) or not value:
         return None
@@ -330,7 +330,7 @@ def _bracket(key: object) -> str:
     return f"[{_label(key)!r}]" if isinstance(key, str) else f"[{_label(key)}]"
 
 
-# Other nets in the file ---------------------------------------------------------------------------------------
+# Other models in the file ---------------------------------------------------------------------------------------
 
 
 class Holder(Protocol):
@@ -345,11 +345,11 @@ class Holder(Protocol):
 
 
 def second_states(target: Holder) -> list[str]:
-    """Where the file holds another copy of the net's weights with other values, such as `teacher` or `best`.
+    """Where the file holds another copy of the model's weights with other values, such as `teacher` or `best`.
 
-    Such a net was trained on the samples too, and no attack has looked at it. A copy has a tensor of each shape
-    that the attacked part has. Inside one flat state the layers of one net look like that as well; there the name
-    has to say so, or the part must be a net of several layers.
+    Such a model was trained on the samples too, and no attack has looked at it. A copy has a tensor of each shape
+    that the attacked part has. In one flat state the layers of one model look like that as well; there the name
+    has to say so, or the part must be a model of several layers.
     """
     attacked = target.weights["layer1.weight"]
     shapes = Counter(tuple(value.shape) for value in target.weights.values())
@@ -419,7 +419,7 @@ def _is_file_level(group: str) -> bool:
 
 
 def is_average(group: str) -> bool:
-    """Whether a name says that this is another state of a net: an average, a teacher, the best so far."""
+    """Whether a name says that this is another state of a model: an average, a teacher, the best so far."""
     return not AVERAGES.isdisjoint(re.split(r"[^a-z]+", group.lower()))
 
 

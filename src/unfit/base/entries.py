@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from unfit.base.watch import NUM_PROBES
-from unfit.base.whole import HELD, Whole
+from unfit.base.whole import Whole, differs
 
 
 @dataclass(frozen=True)
 class Entries:
-    """`layers`: names in the order in which the model calls them. `has_more`: whether the outputs still differ
-    when all of these are held, so that something else than a dense layer receives the samples too."""
+    """`layers`: names in the order in which the model calls them. `has_more`: whether something else than a dense
+    layer receives the samples too: the outputs still differ when all of these are held, or none leads around."""
 
     layers: tuple[str, ...]
     has_more: bool
@@ -41,10 +41,11 @@ def entries(whole: Whole, first: str | None = None) -> Entries:
     x = torch.randn(NUM_PROBES, *whole.input_shape, generator=torch.Generator().manual_seed(0)).to(whole.device)
     found = [first] if first else []
     while True:
-        seen, differs = _run_with_held(whole, x, found)
+        seen, still = _run_with_held(whole, x, found)
         new = [name for name in seen.differing if name not in found and seen.num_calls[name] == 1]
         if not new:
-            return Entries(tuple(found), differs)
+            alone = first is not None and len(found) == 1
+            return Entries(tuple(found), still or (alone and whole.has_bypass))
         found.append(new[0])
 
 
@@ -88,10 +89,3 @@ def _holding(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def differs(values: Tensor) -> bool:
-    """Whether the rows (one per sample) are not all the same up to rounding."""
-    return not torch.allclose(
-        values, values[:1].expand_as(values), rtol=HELD, atol=HELD * float(values.abs().max())
-    )

@@ -24,7 +24,7 @@ class UsageError(UnfitError):
 
 
 class NotApplicableError(UnfitError):
-    """The attack does not cover this net. The net may be fine; the attack says nothing about it."""
+    """The attack does not cover this model. The model may be fine; the attack says nothing about it."""
 
     exit_code = 3  # inconclusive: what could not be checked must not pass
 
@@ -60,7 +60,7 @@ def listed(names: Sequence[object]) -> str:
 
 
 def clean(text: str) -> str:
-    """Text from a stranger as one printable line: control characters and halves of surrogates are escaped."""
+    """Text of unknown origin as one printable line: control characters and halves of surrogates are escaped."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 

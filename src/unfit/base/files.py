@@ -33,6 +33,15 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """What is said of each field stands in its docstring, too."""
+        said = {name: each.description for name, each in cls.model_fields.items()}
+        told = [f"        {name}: {words}" for name, words in said.items() if words]
+        if told and cls.__doc__:
+            rule, mark, example = cls.__doc__.partition("    Example:")
+            cls.__doc__ = "\n".join([rule.rstrip(), "", "    Args:", *told, "", mark + example])
+
 
 # Outputs: one process at a time writes beside the final place, and moves what is whole there --------------------
 

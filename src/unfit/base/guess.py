@@ -1,4 +1,4 @@
-"""A net from named tensors alone, where these are dense layers with normalisation in between."""
+"""A model from named tensors alone, where these are dense layers with normalisation in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def guess_net(found: Weights) -> nn.Sequential | None:
     """Dense layers, each with its normalisation and a ReLU behind it, in the order of the file; None if not these.
 
     The tensors do not name the activation. An attack on the first layer does not depend on it, and an audit looks
-    first whether the net gets its samples right.
+    first whether the model gets its samples right.
     """
     groups: dict[str, Weights] = {}
     for name, value in found.items():

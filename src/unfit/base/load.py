@@ -48,12 +48,12 @@ def load_target(
 ) -> Target:
     """Load a checkpoint in any of the formats that `unfit formats` lists.
 
-    A JSON file of the same name beside it describes the net. Without one the net must be a plain perceptron, whose
+    A JSON file of the same name describes the model. Without one the model must be a plain perceptron, whose
     layers follow from the shapes of its weights, or come with its code.
 
     Args:
         path: A file, a run folder, or a folder of Hugging Face's.
-        reading: How the file becomes a net, where it does not say so itself.
+        reading: How the file becomes a model, where it does not say so itself.
         base: The weights that an adapter adapts or an update changes; only these need it here.
         update: In place of `path`, a client's differences to the base in federated learning.
         data_shape: The shape of one sample of the data, where neither `reading` nor a description tells it.
@@ -125,11 +125,11 @@ def load_base(path: str | Path, target: Target) -> Target:
     """Load the weights that the target's training started from.
 
     Args:
-        path: A file in any of the formats that `unfit formats` lists, or a run folder, which holds its own start.
+        path: A file in any of the formats that `unfit formats` lists, or a run folder, which holds them.
         target: What was trained; the base must have its architecture.
 
     Example:
-        >>> base = unfit.load_base("start.pt", unfit.load_target("model.pt"))
+        >>> base = unfit.load_base("initial.pt", unfit.load_target("model.pt"))
     """
     path = _initial_file(path)
     found = read_model(path)
@@ -257,7 +257,7 @@ def _with_moments(target: Target, path: Path) -> Target:
 
 
 def _moments(optimisers: Sequence[Moments], target: Target) -> Weights:
-    """By the names of the target's parameters; a plain net has layers by number, whatever they were called."""
+    """By the names of the target's parameters; a plain model has layers by number, whatever they were called."""
     found: Weights = {}
     for moments in optimisers:
         named = without_wrappers(moments.named)
@@ -306,7 +306,7 @@ def _like(reading: Reading, base: str | Path | None) -> Weights | None:
 def _tensors(path: str | Path) -> Weights:
     found = read_model(path)
     if isinstance(found, nn.Module):
-        raise UnfitError(f"{path}: a whole net; an update and what it changes must be tensors, as in a state dict")
+        raise UnfitError(f"{path}: a whole model; an update and its base must be tensors, as in a state dict")
     return found
 
 
@@ -325,7 +325,7 @@ def merged(found: Weights, path: Path, base: str | Path | None) -> Weights:
             raise NotApplicableError(f"{path}: an adapter alone; name the weights that it adapts with `base`")
         loaded = read_model(base)
         if isinstance(loaded, nn.Module):
-            raise UnfitError(f"{base}: the base of an adapter must be tensors, not a whole net")
+            raise UnfitError(f"{base}: the base of an adapter must be tensors, not a whole model")
         whole = loaded | whole
     if missing := [name for name in pairs if f"{name}.weight" not in whole]:
         raise UnfitError(f"{path}: adapts {missing[0]}, which the base does not have")

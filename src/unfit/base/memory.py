@@ -35,7 +35,8 @@ def check_memory(needs: Mapping[str, float], instead: str) -> None:
     total, most = PROCESS + sum(needs.values()), most_bytes()
     if total <= most:
         return
-    parts = ", ".join(f"{what} {num / GB:.1f} GB" for what, num in needs.items() if num > 0.05 * total)
+    large = [f"{what} {num / GB:.1f} GB" for what, num in needs.items() if num > 0.05 * total]
+    parts = ", ".join(large) or "nearly all of it for the program itself"
     raise UnfitError(
         f"too large: this needs about {total / GB:.1f} GB of memory ({parts}), and the limit is "
         f"{most / GB:.1f} GB. {instead}, or set {VARIABLE}={math.ceil(total / GB)} on a machine with that many GB"
@@ -43,6 +44,6 @@ def check_memory(needs: Mapping[str, float], instead: str) -> None:
 
 
 def rows_at_once(values_of_a_row: int, most: int | None = None) -> int:
-    """How many rows of so many values make one block."""
+    """How many rows of this size make one block."""
     rows = max(1, VALUES_AT_ONCE // max(1, values_of_a_row))
     return rows if most is None else min(rows, most)

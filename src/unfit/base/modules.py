@@ -204,13 +204,13 @@ def _logits(module: nn.Module, inputs: object, returned: object) -> object:
     return returned[0] if isinstance(returned, tuple) and returned else returned
 
 
-# A whole net of dense layers ----------------------------------------------------------------------------------
+# A whole model of dense layers ----------------------------------------------------------------------------------
 
 
 def _rebuilt(
     run: Run, calls: list[Call], shape: tuple[int, ...], input_range: tuple[float, float] | None
 ) -> Target | None:
-    """The calls as a net of dense layers with ReLUs in between, after at most one convolution, if they are one."""
+    """The calls as dense layers with ReLUs in between, after at most one convolution, if they are such a model."""
     x = run.x if calls is run.calls else calls[0].received
     if not calls or not _is_plain(calls, x, run.phi):
         return None
@@ -316,7 +316,7 @@ def _few_directions(call: Call) -> str:
 
 
 def _split(run: Run, at: int, input_range: tuple[float, float] | None) -> Target:
-    """The model as a prefix and what follows it: a rebuilt net where that is plain, else its first layer alone."""
+    """The model as a prefix and what follows it: rebuilt where that is plain, else its first layer alone."""
     call = run.calls[at]
     if not is_close(nn.functional.linear(call.received, call.layer.weight, call.layer.bias), call.output):
         kind = type(call.layer).__name__

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from unfit.base.errors import UsageError, unknown
 
-MAX_PARAMETERS = 500_000_000  # 2 GB in float32; larger nets are refused before memory is allocated
-MAX_LAYERS = 500  # of a plain net: each costs milliseconds, and nobody trains more
+MAX_PARAMETERS = 500_000_000  # 2 GB in float32; larger models are refused before memory is allocated
+MAX_LAYERS = 500  # of a plain model: each costs milliseconds, and nobody trains more
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything about a net except its weights. `conv` is (kernel, channels) of a first layer CONV(k, C).
+    """Everything about a model except its weights. `conv` is (kernel, channels) of a first layer CONV(k, C).
 
     `tail` says what follows the first dense layer where that is more than ReLUs and dense layers. Then only the
     first layer is described here, and `hidden` is its width.
@@ -68,7 +68,7 @@ class Architecture:
 def parse_architecture(
     text: str, input_shape: tuple[int, ...], num_outputs: int, biases: str = "first"
 ) -> Architecture:
-    """A net of the papers, from text.
+    """A model of the papers, from text.
 
     Args:
         text: The hidden layers: "1000-1000" or "conv(3,32)-1000".
@@ -100,7 +100,7 @@ def parse_architecture(
 
 
 def build(architecture: Architecture) -> nn.Sequential:
-    """Build the net with layers `layer1`, `layer2`, … and PyTorch's initial weights (Kaiming, as the papers)."""
+    """Build the model with layers `layer1`, `layer2`, … and PyTorch's initial weights (Kaiming, as the papers)."""
     modules: OrderedDict[str, nn.Module] = OrderedDict()
     if not architecture.conv:
         modules["flatten"] = nn.Flatten()
@@ -118,7 +118,7 @@ def build(architecture: Architecture) -> nn.Sequential:
 
 
 def initialise(architecture: Architecture, first_scale: float | None, seed: int) -> nn.Sequential:
-    """An untrained net. `first_scale` is the first layer's standard deviation; None keeps PyTorch's default."""
+    """An untrained model. `first_scale` is the first layer's standard deviation; None keeps PyTorch's default."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = build(architecture)
@@ -134,7 +134,7 @@ def layers_of(net: nn.Module) -> list[nn.Module]:
 
 
 def outputs(net: nn.Module, x: Tensor, batch: int = 1000) -> Tensor:
-    """Φ(x) without gradients, in batches: (n, k), computed where the net is and returned to where x is."""
+    """Φ(x) without gradients, in batches: (n, k), computed where the model is and returned to where x is."""
     where = next(net.parameters(), x).device
     with torch.no_grad():
         return torch.cat([net(part.to(where)).to(x.device) for part in x.split(batch)])

@@ -1,7 +1,7 @@
-"""One form for all nets that are the same function: what is written into weights to hide others goes.
+"""One form for all models that are the same function: what is written into weights to hide others goes.
 
 Neurons can be added, copied, split and rescaled without any effect on the outputs, and a linear layer can be put
-in front. All of that changes the first layer, which attacks read. So the net with it undone is attacked too.
+in front. All of that changes the first layer, which attacks read. So the model with it undone is attacked too.
 
 An attacker has no samples. Which neurons fire is asked of random inputs, like the model's own in shape and range.
 They lie in the box of all inputs, so a neuron that fires nowhere in the box never fires on them.
@@ -43,7 +43,7 @@ def normal_form(target: Target) -> Target:
     """The same function of plausible inputs, in normal form; the target itself if that is the same.
 
     Neurons go that nothing reads or that never fire, copies become one, very uneven outgoing weights become equal,
-    and a first layer whose neurons are always on is multiplied into the next. Plain nets only.
+    and a first layer whose neurons are always on is multiplied into the next. Plain models only.
     """
     architecture = target.architecture
     if architecture.conv or architecture.tail or not architecture.hidden:
@@ -107,7 +107,7 @@ def kept_neurons(form: Target, target: Target) -> list[int] | None:
 
 
 def restricted(weights: Weights, kept: list[int]) -> Weights:
-    """The weights of a plain net without the other neurons of its first layer."""
+    """The weights of a plain model without the other neurons of its first layer."""
     parts = {name: weights[name][kept] for name in ("layer1.weight", "layer1.bias") if name in weights}
     return weights | parts | {"layer2.weight": weights["layer2.weight"][:, kept]}
 

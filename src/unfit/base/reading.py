@@ -1,7 +1,8 @@
-"""What a user may say about a model's file. No PyTorch here: the command line declares its options by it."""
+"""What a user may say about a model's file. No PyTorch here: the command line makes its options of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -48,18 +49,31 @@ def _absolute_code(code: str) -> str:
     return f"{Path(file).absolute()}:{name}" if colon else code
 
 
-class Reading(Strict):
-    """How a checkpoint becomes a net, where the file alone does not say.
+@dataclass(frozen=True)
+class Metavar:
+    """What stands for the value of an option in the help of a command."""
 
-    Args:
-        model: The model's own code, `FILE.py:NAME`: what NAME() returns gets the checkpoint's tensors.
-        layer: The name of the dense layer to attack; by default the first that sees each sample once.
-        input_shape: The shape of one sample, such as (3, 32, 32) or "3x32x32"; by default as data or weights say.
+    name: str
+
+
+class Reading(Strict):
+    """How a checkpoint becomes a model, where the file alone does not say.
 
     Example:
         >>> reading = unfit.Reading(input_shape="25x25")
     """
 
-    model: Annotated[str, AfterValidator(_absolute_code)] | None = None
-    layer: str | None = None
-    input_shape: Shape | None = None
+    model: Annotated[
+        Annotated[str, AfterValidator(_absolute_code)] | None,
+        Field(description="Your code: NAME() builds the model that these weights belong to."),
+        Metavar("FILE.py:NAME"),
+    ] = None
+    layer: Annotated[
+        str | None,
+        Field(description="The dense layer to attack; default: the first that sees each sample once."),
+    ] = None
+    input_shape: Annotated[
+        Shape | None,
+        Field(description="Shape of one sample, such as 8x8 or 3x32x32. Default: from data or weights."),
+        Metavar("SHAPE"),
+    ] = None

@@ -56,8 +56,8 @@ def is_owned(folder: Path) -> bool:
 def reserved(path: Path) -> Iterator[tuple[Path, Path]]:
     """Yield two places on the disk of `path`: one to write at, and one for what `path` was until now.
 
-    They are deleted whatever happens; if `path` is not there then, what it was comes back. Finished parts of the
-    work (`parts_of`) stay until they are dropped: whoever reserves the same path next finds them.
+    They are deleted whatever happens; if `path` is not there then, what it was is restored. Finished parts of the
+    work (`parts_of`) stay until they are dropped: the next process that reserves the path finds them.
     """
     place = _place(path)
     with owned(place, path, [PARTS]):
@@ -171,7 +171,7 @@ def _disown(folder: Path) -> None:
 
 
 def _clear(place: Path, path: Path) -> None:
-    """Remove all but the lock. What was moved aside comes back if nothing has taken its place."""
+    """Remove all but the lock. What was moved aside is restored if nothing has taken its place."""
     old = place / "old"
     if os.path.lexists(old) and not os.path.lexists(path):
         old.rename(path)

@@ -47,12 +47,12 @@ def arranged(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def shapes_to_try(said: Sides | None, data: Sides | None, weights: Iterable[Sides]) -> list[Sides]:
-    """Possible shapes of one sample, the likeliest first; a net may refuse some.
+    """Possible shapes of one sample, the likeliest first; a model may refuse some.
 
     Args:
         said: What the user says: then it is that and nothing else.
         data: The shape of the samples that there are. Flat rows may be images all the same: of a well-known length
-            they are what the weights say; of any other, they are vectors if the net takes these.
+            they are what the weights say; of any other, they are vectors if the model takes these.
         weights: What the weights allow, the likeliest first.
     """
     if said is not None:

@@ -150,7 +150,7 @@ def _is_copy(state: Target, target: Target) -> bool:
 
 
 def without_averages(found: Weights) -> Weights:
-    """Of a flat state that holds a net twice, as `student.` and `teacher.`, the one that is no average."""
+    """Of a flat state that holds a model twice, as `student.` and `teacher.`, the one that is no average."""
     found = {name: value for name, value in found.items() if name.rpartition(".")[2] != COUNTER}
     while prefix := next(_averages(found), None):
         found = {name: value for name, value in found.items() if not name.startswith(prefix)}

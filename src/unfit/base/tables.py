@@ -120,7 +120,7 @@ def _checked(table: Table) -> Table:
 
 
 def folder_of(path: Path) -> Path:
-    """Where what describes a model lies: in it, or beside it."""
+    """Where what describes a model lies: in it, or in the same folder."""
     return path if path.is_dir() else path.parent
 
 

@@ -29,9 +29,9 @@ MAX_PADDING = 1000  # of a convolution: more pads any image with more than itsel
 
 
 class NotPlainError(UnfitError):
-    """The checkpoint is intact, but no attack covers its net without a description. `found` holds the tensors."""
+    """The checkpoint is intact, but no attack covers it without a description. `found` holds the tensors."""
 
-    exit_code = 3  # inconclusive: the audit could not check this net, so it must not pass
+    exit_code = 3  # inconclusive: the audit could not check this model, so it must not pass
 
     def __init__(self, message: str, found: Weights) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A trained net as published: all of it, or what follows the prefix of a larger model (`whole`).
+    """A trained model as published: all of it, or what follows the prefix of a larger model (`whole`).
 
     `input_range` bounds each input value; None if unknown.
     """
@@ -156,7 +156,7 @@ class Target:
             asked = shapes_to_try(said, None if self.shape_is_told else offered, [own])
             fitting = [shape for shape in asked if math.prod(shape) == math.prod(own)] or [own]
         if said is not None and said not in fitting:
-            raise UsageError(f"`input_shape` {said} does not fit the net, which takes {own}")
+            raise UsageError(f"`input_shape` {said} does not fit the model, which takes {own}")
         told, architecture = self.shape_is_told or said is not None, self.architecture
         if fitting[0] != own:
             architecture = replace(architecture, input_shape=fitting[0])
@@ -224,7 +224,7 @@ def infer_architecture(found: Weights, path: Path) -> Architecture:
         raise NotPlainError(
             f"{path}: not a plain perceptron: {'; '.join(problems)}. "
             "Give the code that builds it with `model`, or describe it in "
-            f"{path.with_suffix('.json').name} beside it (see docs/formats.md)",
+            f"{path.with_suffix('.json').name} in the same folder (see docs/formats.md)",
             found,
         )
     shapes = [found[f"{name}.weight"].shape for name in order]

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import cache
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -26,7 +25,6 @@ from unfit.base.errors import UsageError
 VARIABLE = "UNFIT_THREADS"
 CGROUP = Path("/sys/fs/cgroup/cpu.max")  # quota and period in microseconds, or `max`
 
-P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -49,7 +47,9 @@ def threads(num: int | None = None) -> Iterator[None]:
     token = _workers.set(num or usable(before))
     torch.set_num_threads(1)
     try:
-        with _controller().limit(limits=1):
+        with ThreadpoolController().limit(
+            limits=1
+        ):  # finds the libraries that are loaded by now, in a millisecond
             yield
     finally:
         _workers.reset(token)
@@ -69,7 +69,7 @@ def at_most(num: int | None) -> Iterator[None]:
 
 
 def usable(told: int) -> int:
-    """Threads that may be busy at once, where PyTorch was told to use so many."""
+    """Threads that may be busy at once, where PyTorch was told to use `told`."""
     limits = [told, _cores(), _quota(), _asked()]
     return max(1, int(min(each for each in limits if each is not None)))
 
@@ -97,12 +97,6 @@ def _asked() -> int | None:
     if not text.isdecimal() or not int(text):
         raise UsageError(f"{VARIABLE} is {text!r}, not a number of threads such as 2")
     return int(text)
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    """Finds the libraries that have threads, which takes milliseconds."""
-    return ThreadpoolController()
 
 
 def num_workers() -> int:

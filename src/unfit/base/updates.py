@@ -91,7 +91,7 @@ def _dense_names(arrays: list[Tensor], path: str | Path) -> list[str]:
         if array.ndim != 2 and not is_bias:
             raise UnfitError(
                 f"{path}: a list of arrays does not name its layers, and arr_{i}, of shape {tuple(array.shape)}, "
-                "is not that of a plain perceptron; give the code that builds the model with `model`, or a `base` "
+                "does not fit a plain perceptron; give the code that builds the model with `model`, or a `base` "
                 "whose tensors have names"
             )
         num = sum(name.endswith("weight") for name in names)
@@ -101,9 +101,9 @@ def _dense_names(arrays: list[Tensor], path: str | Path) -> list[str]:
 
 def added(base: Weights, update: Weights, path: str | Path) -> Weights:
     """The base's tensors with the differences added; the others as they are."""
-    strangers = [f"{name} is not in the base" for name in update if name not in base]
+    unknown = [f"{name} is not in the base" for name in update if name not in base]
     known = {name: value for name, value in update.items() if name in base}
-    _refuse(path, strangers + _misshapen(known, base, {name: name for name in known}))
+    _refuse(path, unknown + _misshapen(known, base, {name: name for name in known}))
     _refuse_weights(base, update, path)
     return base | {name: _sum(base[name], value) for name, value in update.items()}
 
@@ -115,7 +115,7 @@ def _sum(value: Tensor, change: Tensor) -> Tensor:
 
 
 def refuse_differences(target: Weights, base: Weights) -> None:
-    """Differences are small beside the weights that they change, and have nothing of their direction."""
+    """Differences are small compared with the weights that they change, and have nothing of their direction."""
     new, old = _in_a_row(target, base)
     along = abs(float(new @ old)) / max(float(new.norm() * old.norm()), 1e-300)
     if new.norm() < NEAR * old.norm() and along < NEAR:

@@ -18,7 +18,7 @@ Layer = nn.Linear | nn.Conv2d
 PLAIN = (nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # dropout: off in eval mode
 OF_SEQUENCES = (nn.RNNBase, nn.RNNCellBase, nn.Conv1d, nn.MultiheadAttention)  # layers that go through steps
 PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "addmm", "einsum", "tensordot"}  # of torch
-NUM_PROBES = 16  # random inputs on which a rebuilt net must agree with the model
+NUM_PROBES = 16  # random inputs on which a rebuilt model must agree with the model
 ROUNDING = 1e-4  # relative difference that float32 rounding may cause
 USUAL_SIDES = (28, 32, 64, 96, 128, 224)  # of images, tried where the layers do not tell
 
@@ -115,7 +115,7 @@ def _watched(module: nn.Module, x: Tensor, axes: tuple[int, ...]) -> Run:
     others: list[tuple[int, str]] = []
     last_maps: list[Tensor] = []
     names = {
-        leaf: name or "the net"
+        leaf: name or "the model"
         for name, leaf in module.named_modules()
         if (isinstance(leaf, Layer) or not list(leaf.children())) and "parametrizations" not in name.split(".")
     }

@@ -129,18 +129,33 @@ class Whole:
 
     @cached_property
     def has_bypass(self) -> bool:
-        """Whether the outputs follow a sample by another way than through the attacked layer.
+        """Whether samples go by another way than through the attacked layer.
 
-        The layer's output is held while the samples differ: what still changes, something else has seen.
+        The layer's output is held while the samples differ: what differs behind it, something else has seen.
+        Another branch may add nothing to the outputs of random samples, so what later layers receive counts too.
         """
         x = torch.randn(2, *self.input_shape, generator=torch.Generator().manual_seed(0)).to(self.device)
-        hook = self.dense.register_forward_hook(lambda layer, inputs, output: output[:1].expand_as(output))
+        is_held, differing = list[nn.Module](), list[nn.Module]()
+
+        def hold(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            is_held.append(layer)
+            return output[:1].expand_as(output)
+
+        def look(part: nn.Module, inputs: tuple[object, ...]) -> None:
+            values = (each for each in inputs if isinstance(each, Tensor) and each.is_floating_point())
+            if is_held and any(len(each) == len(x) and differs(each) for each in values if each.numel() > 1):
+                differing.append(part)
+
+        others = [part for part in self.module.modules() if not list(part.children()) and part is not self.dense]
+        hooks = [self.dense.register_forward_hook(hold)]
+        hooks += [each.register_forward_pre_hook(look) for each in others]
         try:
             with torch.no_grad():
-                first, second = self.call(x)
+                phi = self.call(x)
         finally:
-            hook.remove()
-        return not torch.allclose(first, second, rtol=HELD, atol=HELD * float(first.nan_to_num().abs().max()))
+            for hook in hooks:
+                hook.remove()
+        return bool(differing) or differs(phi)
 
     def _entering(self, x: Tensor) -> Tensor:
         found: list[Tensor] = []
@@ -160,7 +175,7 @@ class Whole:
 
 
 class Rest(nn.Module):
-    """What follows, as a net of its own: from what enters the attacked part to the outputs."""
+    """What follows, as a model of its own: from what enters the attacked part to the outputs."""
 
     def __init__(self, whole: Whole) -> None:
         super().__init__()
@@ -176,7 +191,7 @@ def run_model(module: nn.Module, x: Tensor) -> Any:
         return module(x)
     except (_ReachedError, UnfitError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # whatever a stranger's code may raise
+    except Exception as error:  # whatever a user's code may raise
         raise ModelError(error, x) from error
 
 
@@ -200,6 +215,12 @@ def _where(error: Exception) -> str:
         return "in what it returned"
     frame = own[-1] if own else frames[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: {frame.line}"
+
+
+def differs(values: Tensor) -> bool:
+    """Whether the rows (one per sample) are not all the same up to rounding."""
+    most = HELD * float(values.nan_to_num().abs().max())
+    return not torch.allclose(values, values[:1].expand_as(values), rtol=HELD, atol=most)
 
 
 def as_columns(phi: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "names.txt")  # the first 
 MAX_BYTES = 100_000_000
 MAX_WORDS = 10_000_000
 PIECE = "##"  # what WordPiece puts before a piece that continues a word
-STARTS = ("▁", "Ġ")  # what SentencePiece and byte-level BPE put before a piece that begins one
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Words:
 
 
 def words_beside(folder: Path, rows: int) -> Words | None:
-    """The words of a table with so many rows; None where nothing in the folder lists as many, or nearly."""
+    """The words of a table with this number of rows; None where nothing in the folder lists as many."""
     for name in FILES:
         if (path := folder / name).is_file() and (found := read_words(path)) and _fits(len(found), rows):
             return found

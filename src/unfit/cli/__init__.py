@@ -53,4 +53,4 @@ def with_flags(message: str, group: Any) -> str:
     command = group.commands.get(next(iter(sys.argv[1:]), ""))
     flags = [flag for each in (command.params if command else ()) for flag in each.opts if flag.startswith("--")]
     names = {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
-    return re.sub(r"`(?:\w+\.)?(\w+)`", lambda found: names.get(found[1], found[0]), message)
+    return re.sub(r"`(?:[a-z]\w*\.)?([a-z]\w*)(?:\.\d+)*`", lambda found: names.get(found[1], found[0]), message)

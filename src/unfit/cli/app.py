@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
+from annotated_types import Ge
+from pydantic import BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from unfit import __version__
-from unfit.base.errors import UsageError, clean_lines
+from unfit.base.errors import UsageError, clean_lines, explained
+from unfit.base.files import Strict
 from unfit.base.overview import first_steps, overview
+from unfit.base.reading import Metavar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PURPOSES = {  # the sections of a command's help, in order, and the parameters that each holds
@@ -84,26 +91,60 @@ class App(typer.Typer):
 
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:
-    """Let a command take groups of options: dataclasses, each of whose fields is an option."""
+    """Let a command take groups of options: dataclasses or settings, each of whose fields is an option."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, list[inspect.Parameter]] = {}
+    for name, hint in hints.items():
+        if is_dataclass(hint):
+            inner = get_type_hints(hint, include_extras=True)
+            groups[name] = [_parameter(each.name, inner[each.name], each.default) for each in fields(hint)]
+        elif isinstance(hint, type) and issubclass(hint, Strict):
+            groups[name] = [_option(each, field, hint) for each, field in hint.model_fields.items()]
     flat: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            inner = get_type_hints(groups[name], include_extras=True)
-            flat += [_parameter(each.name, inner[each.name], each.default) for each in fields(groups[name])]
-        else:
-            flat.append(_parameter(name, hints[name], parameter.default))
+        flat += groups.get(name) or [_parameter(name, hints[name], parameter.default)]
 
     @wraps(command)
     def call(**given: Any) -> int:
-        for name, group in groups.items():
-            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        for name, options in groups.items():
+            given[name] = _value(hints[name], {each.name: given.pop(each.name) for each in options})
         return command(**given)
 
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call
+
+
+def _value(group: Any, given: dict[str, Any]) -> Any:
+    """The group with what was given; settings check it and have the defaults of the rest."""
+    if not issubclass(group, Strict):
+        return group(**given)
+    try:
+        return group(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise UsageError(explained(error)) from error
+
+
+def _option(name: str, field: FieldInfo, settings: type[Strict]) -> inspect.Parameter:
+    """A field of settings as an option, in the words of its description; lists are repeatable."""
+    flags = {each: f"--{each.replace('_', '-')}" for each in settings.model_fields}
+    words = re.sub(r"`(\w+)`", lambda found: flags.get(found[1], found[0]), field.description or "")
+    metavar = next((each.name for each in field.metadata if isinstance(each, Metavar)), None)
+    least = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
+    option = typer.Option(flags[name], help=words, metavar=metavar, min=least)  # type: ignore[arg-type]
+    kind, default = _kind(field.annotation), field.default
+    kind, default = (list[str], None) if get_origin(kind) is tuple else (kind, default)
+    return _parameter(name, Annotated[kind | None if default is None else kind, option], default)
+
+
+def _kind(hint: Any) -> Any:
+    """The type of what stands on a command line: text, where the settings read that themselves."""
+    if get_origin(hint) in (Union, UnionType):
+        return _kind(next(each for each in get_args(hint) if each is not NoneType))
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, *metadata = get_args(hint)
+    return str if any(isinstance(each, BeforeValidator) for each in metadata) else _kind(kind)
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:

@@ -1,4 +1,4 @@
-"""Attack: `preflight`, `attack`, `start`, `sweep`."""
+"""Attack: `preflight`, `attack`, `find-init`, `sweep`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from unfit.base.ends import complain
 from unfit.base.errors import UsageError
 from unfit.base.files import SAFETENSORS, kept, new_file
 from unfit.base.files import as_json as json_text
+from unfit.base.reading import Reading
 from unfit.cli.app import app, out
 from unfit.cli.machine import computes
 from unfit.cli.options import (
@@ -20,7 +21,6 @@ from unfit.cli.options import (
     BudgetOptions,
     Checkpoints,
     Force,
-    ModelOptions,
     Rounds,
     SweepOptions,
     TargetOrUpdate,
@@ -38,7 +38,7 @@ A_DAY = 24 * 3600.0
 @app.command()
 @computes
 def preflight(
-    how: ModelOptions,
+    how: Reading,
     target: TargetOrUpdate = None,
     base: Base = None,
     update: Update = None,
@@ -51,7 +51,7 @@ def preflight(
     from unfit.attacker.preflight import preflight_file
     from unfit.auditor.report.terminal import printed, show
 
-    found = preflight_file(target, base, how.value(), update, num_samples, checkpoints or ())
+    found = preflight_file(target, base, how, update, num_samples, checkpoints or ())
     if as_json:
         print(json_text(found.record()), end="")
     else:
@@ -64,7 +64,7 @@ def preflight(
 def attack(
     out_file: Annotated[Path, typer.Option("--out", help="The file of candidates; must not exist yet.")],
     options: BudgetOptions,
-    how: ModelOptions,
+    how: Reading,
     target: TargetOrUpdate = None,
     base: Base = None,
     update: Update = None,
@@ -82,11 +82,11 @@ def attack(
 
     value = options.value()
     with new_file(out_file, force, SAFETENSORS) as file:
-        candidates = attack_file(value, target, base, how.value()) if isinstance(value, Diary) else None
+        candidates = attack_file(value, target, base, how) if isinstance(value, Diary) else None
         if candidates is None:
-            attacked = load_target(target, how.value(), base, update)
+            attacked = load_target(target, how, base, update)
             initial = load_base(base, attacked) if base else None
-            attacked = with_rounds(with_checkpoints(attacked, checkpoints or ()), rounds_of(rounds), how.value())
+            attacked = with_rounds(with_checkpoints(attacked, checkpoints or ()), rounds_of(rounds), how)
             with bar("attacking") as progress:
                 candidates = run_attack(value, attacked, initial, progress)
         kept(lambda folder: save_candidates(candidates, folder / out_file.name), file.parent)
@@ -102,7 +102,7 @@ def attack(
 @computes
 def find_init(
     target: TargetPath,
-    how: ModelOptions,
+    how: Reading,
     out_file: Annotated[
         Path,
         typer.Option("--out", help="The initial weights as .safetensors, which --base takes; must not exist yet."),
@@ -118,7 +118,7 @@ def find_init(
         typer.Option(min=0, help="Also try usual seeds with at most this many numbers drawn before the network."),
     ] = 0,
     num_samples: Annotated[
-        list[int] | None, typer.Option(help="How many samples may have been shuffled before; repeatable.")
+        list[int] | None, typer.Option(help="Number of samples that may have been shuffled before; repeatable.")
     ] = None,
     budget: Annotated[
         float | None,
@@ -132,7 +132,7 @@ def find_init(
     from unfit.base.progress import bar
     from unfit.base.target import save_weights
 
-    attacked = load_target(target, how.value())
+    attacked = load_target(target, how)
     with bar("looking for the seed") as progress:
         search = search_initial_weights(
             attacked, seeds=seeds, skip=skip, sizes=tuple(num_samples or ()), budget=budget, progress=progress
@@ -153,7 +153,7 @@ def sweep(
     target: Annotated[
         Path, typer.Argument(metavar="TARGET", help=f"{TARGET_HELP} With --status: the folder of a sweep.")
     ],
-    how: ModelOptions,
+    how: Reading,
     options: SweepOptions,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The folder of the sweep. An existing sweep is continued.")
@@ -194,7 +194,7 @@ def sweep(
     value = options.value(
         method=method, solver=options.solver or ("paper" if method == "kkt" else None), seed=None
     )
-    attacked = load_target(target, how.value(), base)
+    attacked = load_target(target, how, base)
     with bar("sweeping", period=A_DAY) as progress:
         result = run_sweep(
             attacked,

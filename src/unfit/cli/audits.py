@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from unfit.auditor.data_reading import DataReading
+from unfit.auditor.policy import Policy
 from unfit.base.errors import UnfitError, UsageError, explained
 from unfit.base.files import new_folder
 from unfit.base.reservation import parts_of
@@ -19,10 +21,7 @@ from unfit.cli.options import (
     BudgetOptions,
     Checkpoints,
     Classes,
-    DataOptions,
     Force,
-    ModelOptions,
-    PolicyOptions,
     Rounds,
     Seed,
     TargetOrUpdate,
@@ -90,10 +89,9 @@ def split(
 def audit(
     context: typer.Context,
     out_folder: Annotated[Path, typer.Option("--out", help="The folder of the audit; must not exist yet.")],
-    how: ModelOptions,
-    data: DataOptions,
+    data: DataReading,
     options: BudgetOptions,
-    policy: PolicyOptions,
+    policy: Policy,
     target: TargetOrUpdate = None,
     repeat: Annotated[
         Path | None, typer.Option("--from", help="An audit.json or its folder: repeat that audit.")
@@ -152,10 +150,10 @@ def audit(
             raise UnfitError(f"{path} exists already: choose another {flag}, or --force to overwrite it")
     if target is not None and (why := no_attack(target)):
         return scan_instead(why, target, (data.data, data.unseen), (out_folder, sarif_file, junit_file), force)
-    chosen = {**vars(how), "base": base, "candidates": candidates, "controls": controls, "baselines": baselines}
-    chosen |= {"target": target, "update": update, "first": first, "author": author}
+    chosen = {**dict(data), "policy": policy, "target": target, "update": update, "base": base, "author": author}
+    chosen |= {"candidates": candidates, "controls": controls, "baselines": baselines, "first": first}
     chosen |= {"checkpoints": tuple(checkpoints or ()), "rounds": rounds_of(rounds)}
-    request = None if repeat else _request(data, options, policy, chosen)
+    request = None if repeat else _request(options, chosen)
     with new_folder(out_folder, force, AUDIT_FILES) as folder:
         with bar("searching the candidates" if candidates else "auditing") as progress:
             if request is not None:
@@ -176,14 +174,12 @@ def audit(
     return result.exit_code
 
 
-def _request(
-    data: DataOptions, options: BudgetOptions, policy: PolicyOptions, chosen: dict[str, Any]
-) -> AuditRequest:
+def _request(options: BudgetOptions, chosen: dict[str, Any]) -> AuditRequest:
     from unfit.auditor.request import AuditRequest
 
-    attack, rules = options.value(), policy.value()
+    attack = options.value()
     try:
-        return AuditRequest(**vars(data), **chosen, attack=attack, policy=rules, seed=options.seed)
+        return AuditRequest(**chosen, attack=attack, seed=options.seed)
     except ValidationError as error:
         raise UsageError(explained(error)) from error
 

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from pydantic import ValidationError
 
 from unfit.attacker.names import MethodName, Score, Solver
-from unfit.auditor.grades import Grade
-from unfit.auditor.policy import Policy
-from unfit.base.errors import UsageError, explained
-from unfit.base.reading import Reading
+from unfit.auditor.data_reading import DataReading
+from unfit.base.errors import UsageError
 from unfit.base.times import parse_seconds
 
 if TYPE_CHECKING:
@@ -73,9 +70,7 @@ Rounds = Annotated[
         help="Another round of a client: what it was sent, its update; repeatable.",
     ),
 ]
-Classes = Annotated[
-    str | None, typer.Option(help="`split` (the papers' two groups), `all`, or a number: the first classes.")
-]
+Classes = Annotated[str | None, typer.Option(help=DataReading.model_fields["classes"].description)]
 
 
 @dataclass(frozen=True)
@@ -125,121 +120,3 @@ class SweepOptions(AttackOptions):
     iterations: Annotated[
         int | None, typer.Option(help="Of each trial; default: the attack's own (paper: 50,000).")
     ] = None
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """How the checkpoint becomes a model, if the file alone does not define it."""
-
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME", help="Your code: NAME() builds the model that these weights belong to."
-        ),
-    ] = None
-    layer: Annotated[
-        str | None, typer.Option(help="The dense layer to attack; default: the first that sees each sample once.")
-    ] = None
-    input_shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHAPE", help="Shape of one sample, such as 8x8 or 3x32x32. Default: from data or weights."
-        ),
-    ] = None
-
-    def value(self) -> Reading:
-        try:
-            return Reading(**vars(self))
-        except ValidationError as error:
-            raise UsageError(explained(error)) from error
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """What the target was trained on, and what it was not."""
-
-    data: Annotated[
-        str | None,
-        typer.Option(help="Training data: npz:FILE, csv:FILE:LABEL, images:DIR, … Not needed for a run folder."),
-    ] = None
-    members: Annotated[Path | None, typer.Option(help="JSON list of the training samples' indices in --data.")] = (
-        None
-    )
-    unseen: Annotated[
-        str | None, typer.Option(help="Samples it was not trained on, the control. Default: the rest of the data.")
-    ] = None
-    num_unseen: Annotated[
-        int | None,
-        typer.Option(help="Number of unseen samples. Default: all of --unseen, or that of the training samples."),
-    ] = None
-    classes: Classes = None
-    feature_names: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Names of a table's columns: one per line, or a JSON list. Default: its header."
-        ),
-    ] = None
-    resize: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="images: resize to 32 or HxW, as in training.")
-    ] = None
-    scale: Annotated[
-        str | None,
-        typer.Option(metavar="NUMBER", help="Preprocessing: multiply the data by this, such as 255 or 1/255."),
-    ] = None
-    mean: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS", help="Preprocessing: then subtract this; one number, or one per channel or column."
-        ),
-    ] = None
-    std: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Preprocessing: then divide by this.")] = None
-    center: Annotated[
-        bool,
-        typer.Option(
-            "--center", help="Preprocessing: subtract the mean of the training samples, as in the papers."
-        ),
-    ] = False
-    as_is: Annotated[
-        bool,
-        typer.Option("--as-is", help="Preprocessing: none; images in [0, 1]. Default, except for a run folder."),
-    ] = False
-
-
-DEFAULT_POLICY = Policy()
-
-
-@dataclass(frozen=True)
-class PolicyOptions:
-    """What a model must meet to pass."""
-
-    fail_on: Annotated[Grade, typer.Option(help="Weakest grade that counts as a leak.")] = DEFAULT_POLICY.fail_on
-    max_leaked: Annotated[int, typer.Option(min=0, help="Number of samples of that grade that are allowed.")] = (
-        DEFAULT_POLICY.max_leaked
-    )
-    min_budget: Annotated[
-        float | None,
-        typer.Option(
-            parser=seconds,
-            metavar="TIME",
-            help="An attack stopped before this time (`10m`) cannot pass. Default: it must finish.",
-        ),
-    ] = DEFAULT_POLICY.min_budget
-    fpr: Annotated[float, typer.Option(help="Share of unseen samples that may pass the threshold of a trace.")] = (
-        DEFAULT_POLICY.fpr
-    )
-    window: Annotated[int, typer.Option(help="SSIM window: 11, 7, or 3 as in the papers' code.")] = (
-        DEFAULT_POLICY.window
-    )
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CODE",
-            help="Let an audit pass that is inconclusive for this reason, such as holds-samples; repeatable.",
-        ),
-    ] = None
-
-    def value(self) -> Policy:
-        try:
-            return Policy(**{**vars(self), "accept": tuple(self.accept or ())})
-        except ValidationError as error:
-            raise UsageError(explained(error)) from error

@@ -60,8 +60,8 @@ def reproduce(
     from unfit.lab.reproduce.lab import ATTACKS, SCALES, Lab
 
     named = tuple(dict.fromkeys(attacks or ("auto",)))
-    if strangers := [each for each in named if each not in ATTACKS]:
-        raise unknown("attack", strangers[0], ATTACKS)
+    if unknowns := [each for each in named if each not in ATTACKS]:
+        raise unknown("attack", unknowns[0], ATTACKS)
     full = Lab(out_folder / "cache", SCALES["full"], named, data_dir)
     if listing:
         for item in ITEMS:

@@ -78,7 +78,7 @@ class TrainingCheckpoint:
     def remove(self) -> None:
         """Once the output is there."""
         if self.folder is not None and self.folder.is_dir():
-            with suppress(UnfitError), self._store.owned():  # whoever trains there again removes it then
+            with suppress(UnfitError), self._store.owned():  # training there again removes it then
                 self._store.clear()
 
     def _write(self, state: Saved) -> None:

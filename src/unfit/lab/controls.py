@@ -1,4 +1,4 @@
-"""What an audit's counts are compared with: simpler methods, and nets in which there is nothing to find."""
+"""What an audit's counts are compared with: simpler methods, and models in which there is nothing to find."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from unfit.lab.settings import FitSettings
 
 MOST_EPOCHS = 1_000_000  # as long as the papers train; anybody's file could ask for any number
 SETTINGS = TypeAdapter(FitSettings)
-FRESH = 1000  # added to the seed of an untrained net: not the initial weights that the target had
+FRESH = 1000  # added to the seed of an untrained model: not the initial weights that the target had
 
 
 def run_baselines(request: AuditRequest, case: Case, progress: Report = quiet) -> list[Baseline]:
@@ -45,7 +45,7 @@ def run_baselines(request: AuditRequest, case: Case, progress: Report = quiet) -
 
 
 def run_controls(request: AuditRequest, case: Case, progress: Report = quiet) -> list[Control]:
-    """The same attack on a net that learnt nothing, and on one that learnt other samples of the same source.
+    """The same attack on a model that learnt nothing, and on one that learnt other samples of the same source.
 
     The second needs a run folder, whose `fit.json` says how to train, and samples left to train on.
     """
@@ -57,22 +57,22 @@ def run_controls(request: AuditRequest, case: Case, progress: Report = quiet) ->
     return found
 
 
-Name = Literal["untrained net", "net trained on other samples"]
+Name = Literal["untrained model", "model trained on other samples"]
 
 
 def _nets(request: AuditRequest, case: Case) -> Iterator[tuple[Name, Case]]:
-    """The same case with other nets. An untrained one has no change since a base: it is attacked as it is."""
+    """The same case with other models. An untrained one has no change since a base: it is attacked as it is."""
     settings = fit_settings(Path(request.target)) if request.target else None
     scale = settings.init if settings else None
     net = initialise(case.target.architecture, scale, request.seed + FRESH)
     untrained = _target({k: v.detach() for k, v in net.state_dict().items()}, case)
-    yield "untrained net", replace(case, target=untrained, base=None)
+    yield "untrained model", replace(case, target=untrained, base=None)
     others = other_samples(case, request.seed)
     if settings and others:
         train, test = (samples.centred(others.mean) for samples in (others, case.private))
         result = fit(case.target.architecture, (train.x, train.y), (test.x, test.y), settings)
         base = _target(result.initial, case) if case.base else None
-        yield "net trained on other samples", replace(case, target=_target(result.weights, case), base=base)
+        yield "model trained on other samples", replace(case, target=_target(result.weights, case), base=base)
 
 
 def _target(weights: dict[str, torch.Tensor], case: Case) -> Target:

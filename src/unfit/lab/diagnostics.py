@@ -1,4 +1,4 @@
-"""How a trained net fits the conditions that the attacks rest on. This needs the training data."""
+"""How a trained model fits the conditions that the attacks rest on. This needs the training data."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from unfit.lab.training import TIME_LIMIT, Trace
 # The flow
 RELATIVE_STEP = 1.3e-3  # of ‖θ‖, a step of the flow; 26 times finer ends at the same loss, accuracy and spectrum
 MAX_LOG_STEP = 0.5  # times ∇ log L: binds where gradients are small, as on the circle at first
-MAX_RISE = 0.1  # of the loss in one step: where samples sit on kinks of the net, small rises are the way down
+MAX_RISE = 0.1  # of the loss in one step: where samples sit on kinks of the model, small rises are the way down
 STEP_GROWTH = 1.1  # after each step that is kept, so a halved one is whole again after eight
 SHORTEST_STEP = 1e-12  # times ∇ log L: float32 weights no longer move
 LEAST_LOSS = 1e-37  # the smallest loss with a logarithm in float32
@@ -39,7 +39,7 @@ CODE = ("fit", "settle", "trainee", "training")  # the modules beside this one t
 
 @dataclass(frozen=True)
 class Fit:
-    """A trained net, its initial weights, and the record that `fit.json` holds."""
+    """A trained model, its initial weights, and the record that `fit.json` holds."""
 
     architecture: Architecture
     weights: dict[str, Tensor]
@@ -57,18 +57,18 @@ def fit(
     checkpoint: TrainingCheckpoint | None = None,
     device: str | None = None,
 ) -> Fit:
-    """Train a fresh net as the papers do.
+    """Train a fresh model as the papers do.
 
     The record's `status` says so if training diverges; the weights are then those from before.
 
     Args:
         architecture: What `parse_architecture` gives.
         train: (x, y), as tensors, x already centred.
-        test: (x, y), which the net is judged by.
+        test: (x, y), which the model is judged by.
         settings: How to train.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
         checkpoint: Lets training be stopped and go on: the weights are the same as if it had not been.
-        device: Where the net is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
+        device: Where the model is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
 
     Example:
         >>> net = unfit.parse_architecture("50", (1, 25, 25), num_outputs=1)
@@ -252,9 +252,9 @@ def _descend(
 
 def _check_outputs(architecture: Architecture, loss: Loss) -> None:
     if loss == "logistic" and architecture.num_outputs != 1:
-        raise UsageError(f"logistic loss needs one output, this net has {architecture.num_outputs}: use ce")
+        raise UsageError(f"logistic loss needs one output, this model has {architecture.num_outputs}: use ce")
     if loss == "ce" and architecture.num_outputs == 1:
-        raise UsageError("ce needs an output for each class, this net has one: use logistic")
+        raise UsageError("ce needs an output for each class, this model has one: use logistic")
 
 
 def _record(

@@ -62,8 +62,8 @@ def fit_run(
         arch: Hidden layers, such as "1000-1000" or "conv(3,32)-1000".
         biases: "first" layer or all "hidden" layers.
         progress: True shows a bar; a function is called with the fraction done and what is being done.
-        checkpoint: Lets training be stopped and go on.
-        device: Where the net is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
+        checkpoint: Lets training be stopped and resumed.
+        device: Where the model is trained: `cpu`, `cuda` or `cuda:1`; by default on CUDA if there is a GPU.
 
     Example:
         >>> Path("run").mkdir()
@@ -99,7 +99,7 @@ def fit_folder(
     force: bool = False,
     max_seconds: float | None = None,
 ) -> Fit:
-    """`fit_run` into a new folder. Stopped by a kill, Ctrl-C or `max_seconds`, the same call goes on.
+    """`fit_run` into a new folder. Stopped by a kill, Ctrl-C or `max_seconds`, the same call resumes.
 
     `force` replaces a folder that is there, and drops the checkpoint of a training that differs.
     """
@@ -116,11 +116,6 @@ def unfinished(folder: Path) -> bool:
     path = folder / "fit.json"
     there = checkpoint_folder(folder).is_dir() and path.is_file()
     return there and read_json(path).get("status") == TIME_LIMIT
-
-
-def source_of(run: Path) -> str:
-    """What a run folder says it was trained on: for runs of one's own, since anybody else's may name any file."""
-    return str(read_json(run / "members.json")["data"])
 
 
 @threads()
@@ -154,7 +149,7 @@ def repeat_audit(
 ) -> Audit:
     """Repeat an audit on the same weights and the same data; only times, date and author differ."""
     if record.repeat is None:
-        raise UnfitError("this audit was made from arrays in Python: it does not say where they came from")
+        raise UnfitError("this audit was made from arrays in Python: it does not name their source")
     if record.redacted:
         raise UnfitError(
             "this audit is redacted and holds no paths: only one made with --no-redact can be repeated"

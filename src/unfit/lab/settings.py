@@ -25,7 +25,7 @@ class FitSettings:
         batch, momentum: Of `sgd`.
         flow_time: Where `flow` without weight decay stops: learning rate × epochs of the training it stands for.
         target_loss: Stop at this training loss instead.
-        max_steps: At most so many steps of `flow`.
+        max_steps: At most this many steps of `flow`.
         seed: Everything random follows from it.
 
     Example:

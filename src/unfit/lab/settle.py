@@ -155,7 +155,7 @@ class LateError(Exception):
 
 
 def _descend(parameters: list[nn.Parameter], objective: Callable[[], Tensor], steps: int) -> None:
-    """So many steps of L-BFGS, from nothing but where the parameters are."""
+    """This many steps of L-BFGS, from nothing but where the parameters are."""
     lbfgs = torch.optim.LBFGS(parameters, max_iter=steps, history_size=steps, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

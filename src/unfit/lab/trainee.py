@@ -1,4 +1,4 @@
-"""Nets in the coordinates in which they are trained: as many as there are samples, instead of inputs.
+"""Models in the coordinates in which they are trained: as many as there are samples, instead of inputs.
 
 Gradient steps move the rows of a dense layer only inside the span of what enters it, and gradient descent
 commutes with rotations. So a layer that more numbers enter than there are samples is trained in an orthonormal
@@ -35,7 +35,7 @@ def data_loss(phi: Tensor, y: Tensor, loss: Loss) -> Tensor:
 
 
 class InSpan(nn.Module):
-    """A net whose dense first layer lives in the span of x; `rest` is the norm of what lies outside it."""
+    """A model whose dense first layer lives in the span of x; `rest` is the norm of what lies outside it."""
 
     def __init__(self, net: nn.Sequential, x: Tensor) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class InSpan(nn.Module):
 
 
 class InMaps(nn.Module):
-    """A net with a convolution in front, whose first dense layer lives in the span of the maps.
+    """A model with a convolution in front, whose first dense layer lives in the span of the maps.
 
     The maps move with the kernels, and their span with them: `follow` takes the dense layer along. A basis of the
     span is `mix`ᵀ `maps`, and is never multiplied out: products with the maps are all that training needs. Where
@@ -84,7 +84,7 @@ class InMaps(nn.Module):
         super().__init__()
         self.net, self.x = copy.deepcopy(net), x
         cut = [name for name, _ in net.named_children()].index("flatten") + 1
-        self.parts = self.net[:cut], self.net[cut:]  # a tuple: the parameters are the net's, once
+        self.parts = self.net[:cut], self.net[cut:]  # a tuple: the parameters are the model's, once
         first = self.net.get_submodule("layer2")
         assert isinstance(first, nn.Linear)
         self.inside = first.in_features > len(x)

@@ -203,7 +203,7 @@ def enough(layer: AttackedLayer) -> bool:
 
 def agreement(parts: list[Part], layer: AttackedLayer) -> Part | None:
     """What the runs of unmixing agree on; KKT runs can agree on what is not there. Not behind a convolution."""
-    runs = [in_one_sign(part) for part in parts if part.name.startswith("unmix")]
+    runs = [in_one_sign(part) for part in parts if part.kind == "unmixed"]
     return consensus(runs, layer) if len(runs) > 1 and layer.conv is None else None
 
 

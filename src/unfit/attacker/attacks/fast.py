@@ -89,7 +89,7 @@ class FastKKT(Method):
         began = time.perf_counter()
         check_layers(layer.target)
         parts = list(self.parts(layer, progress))
-        losses = [part.loss for part in parts if part.loss is not None and part.name.startswith("kkt")]
+        losses = [part.loss for part in parts if part.loss is not None and part.kind == "kkt"]
         progress(1.0, "pooled")
         pooled = not_too_smooth(parts, layer)
         return gather(self, layer, pooled, began, loss=min(losses, default=1.0))
@@ -127,7 +127,7 @@ class FastKKT(Method):
         for iteration, loss, maps, label, multiplier in alternate(layer, score, m, self, run):
             name = f"kkt: run {run + 1}, iteration {iteration}"
             known = None if score == "any" else label
-            yield Part(name, layer.inputs(maps), known, multiplier, loss=loss)
+            yield Part(name, layer.inputs(maps), known, multiplier, loss=loss, kind="kkt")
 
     def _from_kinks(self, layer: AttackedLayer) -> Part:
         weight, bias = layer.gates
@@ -142,7 +142,7 @@ class FastKKT(Method):
         rest = layer.weight - (multiplier[:, None] * signals)[kept].T @ x[kept]
         loss = _share(rest, layer.weight)
         x = layer.inputs(x[kept])
-        return Part("kkt: kinks", x, label[kept], multiplier[kept], loss=loss)
+        return Part("kkt: kinks", x, label[kept], multiplier[kept], loss=loss, kind="kkt")
 
     def check(self, architecture: Architecture) -> None:
         num_candidates(self.num_candidates, 1, self.score, architecture.num_outputs)

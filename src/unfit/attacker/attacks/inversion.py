@@ -37,7 +37,7 @@ LogUniform = Annotated[tuple[float, float], AfterValidator(_rising)]
 class Inversion(Method):
     """One output: half of the starts maximise it, half minimise it. Several: each start maximises one class's.
 
-    A baseline: it finds what a class looks like, and seldom a sample.
+    A baseline: it finds what a class looks like, and rarely a sample.
 
     Args:
         num_candidates: Starts; default: about a thousand.
@@ -113,7 +113,7 @@ DEFAULT = Inversion()
 def step_by_step(
     net: nn.Module, x: Tensor, lr: Tensor, label: Tensor, iterations: int, progress: Report = quiet
 ) -> Tensor:
-    """So many steps of each start, whatever the net."""
+    """This many steps of each start, for any model."""
     rates = lr.view(-1, *[1] * (x.ndim - 1))
     for iteration in range(iterations):
         if iteration % TELL_EVERY == 0:
@@ -127,7 +127,7 @@ def step_by_step(
 def in_pieces(
     net: nn.Module, x: Tensor, lr: Tensor, label: Tensor, iterations: int, progress: Report = quiet
 ) -> Tensor:
-    """The same through a dense net. It is linear until a neuron turns on or off, so equal steps are taken at once.
+    """The same through a dense model. It is linear until a neuron turns on or off: equal steps are taken at once.
 
     x moves within the rows of W₁, so z = W₁x + b₁ moves within those of W₁W₁ᵀ, and x itself is computed once, at
     the end: x + c W₁, where c is the sum of lr · ∂Φ/∂z.

@@ -95,7 +95,7 @@ class PaperKKT(Method):
         patience = max(LEAST_ITERATIONS, int(GIVE_UP_AFTER * self.iterations))
         iterates = paper_iterates(target, self, layer.span.rank)
         first = best = next(iterates).copy()
-        curve, status = [(0, first.loss / whole)], "finished"
+        curve, status, pruned = [(0, first.loss / whole)], "finished", False
         for iterate in iterates:
             iteration, loss = iterate.iteration, iterate.loss / whole
             progress(iteration / self.iterations, f"loss {loss:.4g}")
@@ -107,9 +107,9 @@ class PaperKKT(Method):
             if iteration % max(1, self.iterations // CURVE_POINTS) == 0:
                 curve.append((iteration, loss))
             if self.give_up and iteration == patience and best.loss > HOPELESS * whole:
-                status = f"pruned after {iteration} iterations"
+                status, pruned = f"pruned after {iteration} iterations", True
                 break
-        found = {"iteration": best.iteration, "loss": best.loss / whole, "curve": curve}
+        found = {"pruned": pruned, "iteration": best.iteration, "loss": best.loss / whole, "curve": curve}
         return gather(self, layer, [best.part()], began, status, **found)
 
     def check(self, architecture: Architecture) -> None:
@@ -157,7 +157,7 @@ class Iterate:
     def part(self) -> Part:
         """Its candidates; multipliers of any sign come without labels."""
         label = None if self.multiplier.ndim > 1 else self.label
-        return Part("kkt: paper", self.x.float(), label, strength(self.multiplier).float())
+        return Part("kkt: paper", self.x.float(), label, strength(self.multiplier).float(), kind="kkt")
 
 
 def paper_iterates(target: Target, settings: PaperKKT, rank: int) -> Iterator[Iterate]:

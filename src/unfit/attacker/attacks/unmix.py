@@ -78,7 +78,7 @@ class Unmix(Method):
             maps = mixing @ span.right[:rank]
             x = rescale(layer.inputs(torch.cat([maps, -maps])), CANDIDATE_STD)
             name = f"rank {rank}, {contrast} contrast, {'orthogonal' if orthogonal else 'free'}"
-            return Part(f"unmix: {name}", x, loss=edge_density(groups, mixing))
+            return Part(f"unmix: {name}", x, loss=edge_density(groups, mixing), kind="unmixed")
 
         progress(0, f"{len(plan)} runs")
         for i, part in enumerate(spread(unmixed, range(len(plan))), 1):

@@ -124,7 +124,7 @@ class Forecast:
         return seeds_per_second(near)
 
     def seconds(self, num_seeds: int = SEEDS) -> float:
-        """With so many seeds, at most."""
+        """The most seeds that it takes."""
         return num_seeds / self._speed
 
     @property

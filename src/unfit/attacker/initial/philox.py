@@ -44,7 +44,7 @@ def philox(counter: Counter, seed: NDArray[np.uint64]) -> Counter:
 
 
 def num_threads(num: int, blocks: int) -> int:
-    """That fill a tensor of so many numbers, where at most so many blocks run at once."""
+    """That fill a tensor of `num` numbers, where at most `blocks` blocks run at once."""
     return THREADS * min(blocks, math.ceil(num / THREADS))
 
 

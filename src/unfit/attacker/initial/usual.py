@@ -19,7 +19,7 @@ NEAR = 1 << 17  # the same for seeds that are less usual
 
 
 def usual_skips(num_parameters: int, sizes: Iterable[int] = ()) -> list[int]:
-    """How many numbers are usually drawn before a network with so many, in rising order.
+    """How many numbers are usually drawn before a network of this size, in rising order.
 
     Args:
         num_parameters: Of the network; each takes a number.
@@ -32,6 +32,6 @@ def usual_skips(num_parameters: int, sizes: Iterable[int] = ()) -> list[int]:
 
 
 def usual_words(sizes: Sequence[int] = ()) -> str:
-    """What was tried, for whoever asks."""
+    """What was tried, in words."""
     given = f"{listed([f'{n:,}' for n in sizes])} and " if sizes else ""
     return f"usual seeds after a shuffle or split of {given}usual numbers of samples, a loader, and other models"

@@ -199,4 +199,4 @@ class SweepStore:
                 self.log(ended)
             except UnfitError as error:  # hours of attacks do not end because a tracker does
                 self.log = None
-                self.notes.append(f"no longer logged: {error}; the next start logs what is missing")
+                self.notes.append(f"logging ended: {error}; the same command logs what is missing when it resumes")

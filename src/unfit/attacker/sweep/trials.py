@@ -79,7 +79,7 @@ def versions() -> dict[str, str]:
 
 
 def draw(plan: Plan, number: int) -> Values:
-    """The settings of a trial, from the seed and its number alone, whatever ran before or beside it; not TPE's."""
+    """The settings of a trial, from the seed and its number alone, whatever else ran; not TPE's."""
     names = sorted(plan.parameters)
     if plan.sampler == "quasi":
         from scipy.stats import qmc  # here: it takes a second to load
@@ -148,7 +148,7 @@ def outcome_of(number: int, values: Values, node: str, candidates: Candidates) -
 def _state(candidates: Candidates) -> State:
     """Some attacks have no loss; those that have one diverge when it is not finite."""
     facts = candidates.facts
-    if facts["status"].startswith("pruned"):
+    if facts.get("pruned"):
         return "pruned"
     finite = _is_finite(facts.get("loss", 0.0)) and bool(candidates.x.isfinite().all())
     return "complete" if facts["status"] == "finished" and finite else "diverged"

@@ -69,7 +69,7 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _num_bytes(image: Image.Image, resize: Size | None) -> int:
-    """By its header, twice: all pictures are held once more when they are stacked."""
+    """By its header, twice: all images are held once more when they are stacked."""
     return 2 * math.prod(resize or image.size) * (1 if _is_grey(image) else 3)
 
 

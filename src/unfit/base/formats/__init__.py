@@ -29,7 +29,7 @@ class Format:
     name: str
     suffixes: tuple[str, ...]  # of a folder: the files it is known by
     extra: str | None
-    gives: Literal["tensors", "net", "net or tensors"]
+    gives: Literal["tensors", "model", "model or tensors"]
     read: Callable[[Path], Weights | nn.Module]
 
 
@@ -45,16 +45,16 @@ FORMATS = (
         read_state_dict,
     ),
     Format("npz", "NumPy arrays, by name or in the order of a state dict", (".npz",), None, "tensors", read_npz),
-    Format("onnx", "ONNX", (".onnx",), "onnx", "net", read_onnx),
-    Format("keras", "Keras", (".keras",), "keras", "net", read_keras),
-    Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "net or tensors", read_h5),
-    Format("skops", "scikit-learn, saved with skops", (".skops",), None, "net", read_skops),
+    Format("onnx", "ONNX", (".onnx",), "onnx", "model", read_onnx),
+    Format("keras", "Keras", (".keras",), "keras", "model", read_keras),
+    Format("hdf5", "Keras, whole model or weights", (".h5", ".hdf5"), "keras", "model or tensors", read_h5),
+    Format("skops", "scikit-learn, saved with skops", (".skops",), None, "model", read_skops),
     Format(
         "pickle",
         "scikit-learn, saved with joblib or pickle, which is read and not run",
         (".joblib", ".pkl", ".pickle"),
         None,
-        "net",
+        "model",
         read_pickled,
     ),
     Format("huggingface", "Hugging Face folder, sharded or not", ("config.json",), None, "tensors", read_folder),
@@ -79,9 +79,9 @@ def check_model(path: Path) -> None:
 
 
 def read_model(path: str | Path) -> Weights | nn.Module:
-    """Named tensors, or a net where the file also says how they are used. The content decides, not the suffix.
+    """Named tensors, or a model where the file also says how they are used. The content decides, not the suffix.
 
-    A net is in eval mode, in float32, takes images with their channels first, and returns logits.
+    A model is in eval mode, in float32, takes images with their channels first, and returns logits.
     """
     path = Path(path)
     check_model(path)

@@ -1,6 +1,6 @@
 """Keras files, read with h5py alone: `.keras`, whole models in `.h5`, and weights alone.
 
-Keras has the channels of an image last, PyTorch first. The net takes them first: kernels are turned, and the rows
+Keras has the channels of an image last, PyTorch first. A model takes them first: kernels are turned, and the rows
 of a dense layer behind a flattened image are put in PyTorch's order.
 """
 
@@ -30,7 +30,7 @@ from unfit.base.formats.tensors import natural
 
 Datasets = dict[str, list[Any]]  # of each layer, in Keras' order
 Arrays = dict[str, list[Tensor]]
-MAX_ATTRIBUTE = 2**28  # bytes that reading one may take: descriptions of nets have kilobytes
+MAX_ATTRIBUTE = 2**28  # bytes that reading one may take: descriptions of models have kilobytes
 HEAP = b"GCOL\x01\0\0\0"
 IN_A_ROW = "only layers in a row are read"
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")  # γ, β and the statistics, as Keras stores them
@@ -201,7 +201,7 @@ def _turned(kernel: Tensor) -> Tensor:
 
 @dataclass
 class Place:
-    """Where in the net a layer stands: the shape of a sample as Keras has it, and the order of its features."""
+    """Where in the model a layer stands: the shape of a sample as Keras has it, and the order of its features."""
 
     shape: tuple[int, ...]
     order: Tensor | None = None  # behind a flattened image: Keras' numbers of the features, in our order
@@ -249,7 +249,7 @@ def _net(path: Path, config: dict[str, Any], arrays: Arrays) -> nn.Module:
         except CannotReadError as error:
             raise UnfitError(f"{path}: cannot read the layer {name!r} ({kind}): {error}") from error
     while layers and isinstance(layers[-1], nn.Softmax | nn.Sigmoid):
-        layers.pop()  # the net returns logits
+        layers.pop()  # the model returns logits
     return ready(path, as_net([(layer, (i,)) for i, layer in enumerate(layers)]))
 
 

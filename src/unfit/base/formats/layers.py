@@ -1,4 +1,4 @@
-"""The few layers that other formats have and PyTorch has not, and how layers become a net."""
+"""The few layers that other formats have and PyTorch has not, and how layers become a model."""
 
 from __future__ import annotations
 

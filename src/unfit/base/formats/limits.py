@@ -25,7 +25,7 @@ from unfit.base.nets import MAX_PARAMETERS
 T = TypeVar("T")
 Weights = dict[str, Tensor]
 CHECKPOINTS = "pass a run folder, a .safetensors file or a .pt state dict; `unfit formats` lists all kinds"
-MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest net in float64
+MAX_CHECKPOINT = 8 * MAX_PARAMETERS  # bytes: the largest model in float64
 LONGEST = 300  # seconds that a rehearsal may take: HDF5 can follow damaged links for ever
 MEMORY = Path("/proc/self/statm")  # its first number is the size of this process in pages
 _BROKEN = (  # what PyTorch, zipfile, JSON and HDF5 raise for a damaged file
@@ -81,7 +81,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def bounded(num_bytes: int) -> Iterator[None]:
-    """No more memory than so many bytes, for a library that allocates what a damaged file claims. Linux only."""
+    """At most this many bytes of memory, for a library that allocates what a damaged file claims. Linux only."""
     if not MEMORY.is_file():
         yield
         return
@@ -152,7 +152,7 @@ def check_shapes(path: Path, shapes: Iterable[Iterable[int]]) -> None:
 
 
 def ready(path: Path, net: nn.Module) -> nn.Module:
-    """A net as it is used: float32, in eval mode, all of its values finite."""
+    """A model as it is used: float32, in eval mode, all of its values finite."""
     net = net.float().eval().requires_grad_(False)
     if bad := [name for name, value in net.state_dict().items() if not value.isfinite().all()]:
         raise UnfitError(f"{path}: {bad[0]} has values that are NaN or infinite")

@@ -1,4 +1,4 @@
-"""`.onnx`: the graph says how the weights are used, so it becomes a net. It is read with `onnx` alone."""
+"""`.onnx`: the graph says how the weights are used, so it becomes a model. It is read with `onnx` alone."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def read_onnx(path: Path) -> nn.Module:
         ops = _ops(model, constants)
         inputs = [each for each in model.graph.input if each.name not in constants]
         if len(inputs) != 1:
-            raise UnfitError(f"{path}: expected a net with one input, found {len(inputs)}")
+            raise UnfitError(f"{path}: expected a model with one input, found {len(inputs)}")
         wanted = _needed(ops, _logits(path, model.graph, ops), inputs[0].name, constants)
         later = {name: node.op_type for node in model.graph.node for name in node.output[1:]}
         return ready(path, _net(path, wanted, inputs[0], constants, later))
 
 
-# Models that are no nets. Each of these keeps training samples, or values of them, as they are.
+# Models that are no networks. Each of these keeps training samples, or values of them, as they are.
 SUPPORT_VECTORS = (
-    "a support vector machine, not a net: its support vectors are training samples, stored as they are"
+    "a support vector machine, not a network: its support vectors are training samples, stored as they are"
 )
-TREES = "an ensemble of trees, not a net, whose thresholds lie between values of training samples"
+TREES = "an ensemble of trees, not a network, whose thresholds lie between values of training samples"
 LINEAR = "a linear model, which holds one mixture of all samples for each output"
 OTHERS = {
     "SVMClassifier": SUPPORT_VECTORS,
@@ -60,11 +60,11 @@ OTHERS = {
     "LinearClassifier": LINEAR,
     "LinearRegressor": LINEAR,
 }
-NEIGHBOURS = "a search for nearest neighbours, not a net: the file holds the training samples, as they are"
+NEIGHBOURS = "a search for nearest neighbours, not a network: the file holds the training samples, as they are"
 
 
 def _refuse_others(path: Path, kinds: set[str]) -> None:
-    """Models that are no nets, in their own words."""
+    """Models that are no networks, in their own words."""
     found = next((words for kind, words in OTHERS.items() if kind in kinds), None)
     if found is None and "TopK" in kinds and kinds & {"Scan", "CDist"}:
         found = NEIGHBOURS
@@ -113,7 +113,7 @@ def _place(stored: Any) -> dict[str, str]:
 
 
 def _external(path: Path, stored: Any) -> bytes:
-    """Values in a file beside it. A name that leads out of the folder is refused."""
+    """Values in another file of its folder. A name that leads out of the folder is refused."""
     place = _place(stored)
     name, offset, length = place["location"], int(place.get("offset", 0)), int(place["length"])
     if Path(name).name != name:
@@ -164,7 +164,7 @@ def _logits(path: Path, graph: Any, ops: dict[str, Op]) -> str:
     outputs = [each for each in graph.output if each.type.tensor_type.elem_type in (0, *FLOATS)]
     if len(outputs) != 1:
         names = [each.name for each in graph.output]
-        raise UnfitError(f"{path}: expected a net with one output, found {listed(names)}")
+        raise UnfitError(f"{path}: expected a model with one output, found {listed(names)}")
     name = outputs[0].name
     for _ in ops:
         op = ops.get(name)
@@ -273,7 +273,7 @@ def _net(path: Path, wanted: list[Op], source: Any, constants: Constants, later:
             strange = [f"{name!r} ({later[name]})" for name in computed if name in later]
             if strange:
                 raise UnfitError(f"{path}: cannot read {listed(strange)}: an operator with several outputs")
-            raise UnfitError(f"{path}: {op} is not computed from the net's input")
+            raise UnfitError(f"{path}: {op} is not computed from the model's input")
         call = Call(op, tuple(constants.get(name) for name in op.inputs), ranks[computed[0]], batch)
         sources = tuple(values[name] for name in computed)
         try:

@@ -17,7 +17,7 @@ from unfit.base.errors import UnfitError, listed
 from unfit.base.formats.limits import Weights, check_shapes, check_zip, kept, undamaged
 
 HOLDERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights")
-CURRENT = ("last", "latest", "current", "student", "online")  # of several states of one net: the one in training
+CURRENT = ("last", "latest", "current", "student", "online")  # of several states of one model: the one in training
 MAX_DEPTH = 4  # of dicts inside each other; a pickle can hold a dict that holds itself
 ALONE = "save only model.state_dict(), or use .safetensors"
 
@@ -87,7 +87,7 @@ def _inside(path: Path, content: dict[Any, Any]) -> Any:
     if current := [key for key in nets if key in CURRENT] if _are_alike(content[key] for key in nets) else []:
         return content[current[0]]
     if nets:
-        raise UnfitError(f"{path}: holds several nets: {listed(nets)}; save the state dict of one")
+        raise UnfitError(f"{path}: holds several models: {listed(nets)}; save the state dict of one")
     others = [str(key) for key, value in content.items() if not is_plain(value)]
     raise UnfitError(f"{path}: not a state dict: found non-tensors {listed(others)}; save model.state_dict()")
 
@@ -97,7 +97,7 @@ def _is_state_dict(value: object) -> bool:
 
 
 def _are_alike(nets: Iterable[dict[Any, Tensor]]) -> bool:
-    """Whether these are states of one net."""
+    """Whether these are states of one model."""
     return len({tuple(value.shape for value in net.values()) for net in nets}) == 1
 
 

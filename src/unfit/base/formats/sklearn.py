@@ -19,11 +19,11 @@ from unfit.base.formats.packed import UNPACKING, content_of, read_pickles
 from unfit.base.formats.skops import Skops
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "logistic": nn.Sigmoid, "identity": nn.Identity}
-LOGITS = ("softmax", "logistic", "identity")  # final activations: left out, so that the net returns logits
+LOGITS = ("softmax", "logistic", "identity")  # final activations: left out, so that the model returns logits
 
 
 def from_sklearn(estimator: Any) -> nn.Module:
-    """An `MLPClassifier` or `MLPRegressor`, fitted, alone or at the end of a pipeline after scalers, as a net."""
+    """An `MLPClassifier` or `MLPRegressor`, fitted, alone or last in a pipeline of scalers, as a model."""
     return _net(Path(type(estimator).__name__), estimator)
 
 

@@ -21,7 +21,7 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Texts that whoever saved the file put in its header."""
+    """Texts in the header of the file."""
     with undamaged(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
         return dict(file.metadata() or {})
 
@@ -32,7 +32,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def without_wrappers(weights: Weights, wrappers: tuple[str, ...] = WRAPPERS) -> Weights:
-    """Take off what all names share, as often as they do: what wrapped the net when it was saved."""
+    """Take off what all names share, as often as they do: what wrapped the model when it was saved."""
     while shared := next((prefix for prefix in wrappers if _wraps(prefix, weights)), None):
         weights = {name.removeprefix(shared): value for name, value in weights.items()}
     return weights

@@ -270,7 +270,7 @@ def compared(what: str, paper: str, larger: float, smaller: float, words: str, m
 
 
 def spread(*counts: tuple[float, int]) -> float:
-    """How far sums and differences of such counts, each (found, of so many), vary with the draw of the samples."""
+    """How far sums and differences of such counts, each (found, of n), vary with the draw of the samples."""
     return ERRORS * math.sqrt(sum(found * (1 - found / n) for found, n in counts))
 
 

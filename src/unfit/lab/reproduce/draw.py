@@ -68,7 +68,7 @@ def _with_palette(found: re.Match[str]) -> str:
 def blank(
     rows: int, columns: int, height: float, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """So many panels, row by row; `height` of a row in inches."""
+    """This many panels, row by row; `height` of a row in inches."""
     figure = Figure((WIDTH, height * rows), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flatten())
 
