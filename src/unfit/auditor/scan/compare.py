@@ -129,7 +129,7 @@ def _matched(array: Rows, forms: Sequence[Known], tolerance: float) -> list[tupl
     found = []
     for c in range(array.shape[1]):
         probes = np.unique(array[chosen, c])
-        if len(probes) < min(FEWEST_VALUES, len(chosen)):
+        if len(probes) < FEWEST_VALUES:
             continue
         first = probes[:: max(1, len(probes) // FIRST)][:FIRST]
         best: tuple[float, int, Known, int] | None = None  # how near, how many values, and which
