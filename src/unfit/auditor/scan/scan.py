@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def scanned(
         findings=ordered(findings),
         unread=tuple(unread),
         seconds=time.perf_counter() - began,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -113,7 +115,7 @@ class Group:
     def by_class(self, examples: bool) -> Finding:
         assert self.known is not None
         texts = sum(len(each.texts) for each in self.items)  # the keys of a dict count, and not their numbers too
-        num = texts or sum(each.num_values for each in self.items)
+        num = texts or sum(_num_rows(each) if self.holds == "rows" else each.num_values for each in self.items)
         return self.finding(num, is_leak_by_class(self.holds), examples)
 
     def finding(self, num: int, is_private: bool, examples: bool) -> Finding:
@@ -133,6 +135,10 @@ class Group:
             purpose=purpose,
             remedy=remedy,
         )
+
+
+def _num_rows(item: Item) -> int:
+    return len(item.value) if isinstance(item.value, Tensor) and item.value.ndim > 1 else 1
 
 
 def _groups(items: Sequence[Item]) -> list[Group]:
@@ -199,11 +205,14 @@ def match(items: Sequence[Item], own: Side, other: Side | None) -> Matches:
         rare[:num] |= near.rare.numpy()
     elif not x.shape[1] and own.texts:
         texts = [*own.texts, *(other.texts if other else ())]
+        samples = np.array([*own.samples, *(own.num + i for i in (other.samples if other else ()))])
         for pattern in word_patterns(texts, items):
             for item in items:
                 for rows, _ in _matrices(item, {pattern.shape[1]}):
                     # short texts share their words with others: these are never too rare for chance
-                    _add(by_item, item, patterns_held(rows, pattern, total))
+                    here = np.zeros(total, dtype=bool)
+                    here[samples[patterns_held(rows, pattern)]] = True
+                    _add(by_item, item, here)
     if x.shape[1] and _repeats(x, by_item, items, own):
         rare[:] = False
     return Matches(by_item, _beyond(by_item, rare, own, other))

@@ -74,7 +74,7 @@ class Machine:
         except InertError:
             raise
         except (IndexError, struct.error, ValueError, OverflowError) as error:
-            raise InertError(f"damaged at byte {self.at:,}: {error}") from error
+            raise InertError(f"damaged at byte {self.at:,}") from error
 
     # What instructions need ----------------------------------------------------------------------------------
 
