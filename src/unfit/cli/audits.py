@@ -68,7 +68,7 @@ def split(
 ) -> int:
     """Hold samples out at random before training: train on one part, audit with the other as --unseen.
 
-    Tables are split row by row as they are, before anything is encoded; all else is written as arrays.
+    Tables are split row by row, before anything is encoded; all else is written as arrays.
     """
     from unfit.auditor.split import SPLIT_FILES, split_source
 

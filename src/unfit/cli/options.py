@@ -170,7 +170,9 @@ class DataOptions:
     ] = None
     num_unseen: Annotated[
         int | None,
-        typer.Option(help="Number of unseen samples. Default: all of --unseen, or that of the training samples."),
+        typer.Option(
+            help="Number of unseen samples. Default: all of --unseen, or the number of training samples."
+        ),
     ] = None
     classes: Classes = None
     feature_names: Annotated[

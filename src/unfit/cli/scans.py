@@ -122,7 +122,7 @@ def no_attack(target: Path) -> str | None:
     except NoAttackError as error:
         return str(error)
     except UnfitError:
-        return None  # the audit says what is wrong with it
+        return None  # the audit names what is wrong with it
     return None
 
 

@@ -37,20 +37,21 @@ def _headline(num: int) -> str:
 
 def _steps(old: Record, new: Record, is_worse: bool) -> list[str]:
     if new.verdict == "leak":
-        return [KEEP, "The page of the new audit says what helps."]
+        return [KEEP, "See the advice on the page of the new audit."]
     if new.verdict == "inconclusive":
-        return ["Treat the model as not cleared. The page of the new audit says what would decide it."]
+        return ["Treat the model as not cleared. See the page of the new audit for what would decide it."]
     allowed = f"The policy of the new audit allows you to publish this file: {new.policy.rule}."
     return ["Look at what got worse first.", allowed] if is_worse else [allowed]
 
 
 def _counts(old: Record, new: Record) -> list[Row]:
     """Each grade with its control, before and now."""
-    before, now = (
-        {each.name: f"{each.num} of {record.num_samples} (unseen: {each.num_unseen})" for each in tiles(record)}
-        for record in (old, new)
-    )
-    return _joined(before, now, "not searched")
+    return _joined(_counted(old), _counted(new), "not searched")
+
+
+def _counted(record: Record) -> dict[str, str]:
+    n, m = record.num_samples, record.num_unseen
+    return {each.name: f"{each.num} of {n} (unseen: {each.num_unseen} of {m:,})" for each in tiles(record)}
 
 
 def _identity(old: Record, new: Record) -> list[Row]:

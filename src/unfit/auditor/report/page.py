@@ -162,7 +162,7 @@ def _problem(name: str, values: Tensor, size: int | None, arrays: Arrays) -> str
 
 
 def _problems_of_features(record: Record, arrays: Arrays) -> list[str]:
-    """What is wrong with what only some audits have: features beside images, and names of columns."""
+    """What is wrong with what only some audits have: features of images, and names of columns."""
     found = [arrays[name] for name in OF_FEATURES if name in arrays]
     fit = all(each.shape == (record.num_samples, *found[0].shape[1:]) and each.ndim == 2 for each in found)
     problems = [] if len(found) in (0, 2) and fit else ["the features do not fit the samples"]
@@ -234,7 +234,7 @@ def _data(record: Record, arrays: Arrays, tables: Tables | None) -> dict[str, An
 
 
 class Wording(NamedTuple):
-    """What the page calls a similarity, on an axis and beside a number, and what it means."""
+    """What the page calls a similarity, on an axis and next to a number, and what it means."""
 
     long: str
     short: str

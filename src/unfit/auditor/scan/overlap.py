@@ -134,7 +134,7 @@ def _numbers(side: Side, held: npt.NDArray[np.float64], first: int) -> Ints:
 
 
 def p_by_samples(pairs: Ints, num: int, num_unseen: int) -> float:
-    """How often chance has as many private samples among those with a rare word that stands in the file.
+    """The probability that chance gives this many private samples with a rare word that stands in the file.
 
     Args:
         pairs: The number of a sample, private ones first, and of a word in the file that it has.

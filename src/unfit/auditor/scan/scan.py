@@ -219,7 +219,7 @@ def match(items: Sequence[Item], own: Side, other: Side | None) -> Matches:
 
 
 def _repeats(x: npt.NDArray[np.float64], by_item: dict[int, Mask], items: Sequence[Item], own: Side) -> bool:
-    """Whether samples repeat so often that chance alone may have put as many of the private ones into the file.
+    """Whether samples repeat so often that chance alone may have put the private ones into the file.
 
     Columns that depend on each other make a row look rare that is not: what repeats among the samples tells.
     """

@@ -20,7 +20,7 @@ MARKS = {
     b"\xfd7zXZ": "compressed",
 }
 REFUSED = {
-    "torchscript": "a TorchScript archive: it holds code beside the weights, and nothing is run here; "
+    "torchscript": "a TorchScript archive: it holds code and the weights, and nothing is run here; "
     "load it with torch.jit.load and save its state_dict()",
     "gguf": "a GGUF file, which holds a quantised language model; no attack covers these",
     "numpy": "a single NumPy array; save a state dict, a .safetensors file, or all arrays with numpy.savez",

@@ -81,7 +81,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def bounded(num_bytes: int) -> Iterator[None]:
-    """No more memory than so many bytes, for a library that allocates what a damaged file claims. Linux only."""
+    """At most this many bytes of memory, for a library that allocates what a damaged file claims. Linux only."""
     if not MEMORY.is_file():
         yield
         return
@@ -100,7 +100,7 @@ def bounded(num_bytes: int) -> Iterator[None]:
 def rehearsed(path: Path, read: Callable[[], T]) -> T:
     """What `read` gives, done once before in a process of its own: a library in C may crash on a damaged file.
 
-    There it has one thread and limited time. Where processes cannot be forked, it is read at once.
+    There it has one thread and limited time. If processes cannot be forked, it is read at once.
     """
     if not hasattr(os, "fork"):
         return read()
@@ -152,7 +152,7 @@ def check_shapes(path: Path, shapes: Iterable[Iterable[int]]) -> None:
 
 
 def ready(path: Path, net: nn.Module) -> nn.Module:
-    """A net as it is used: float32, in eval mode, all of its values finite."""
+    """A net ready for use: float32, in eval mode, all of its values finite."""
     net = net.float().eval().requires_grad_(False)
     if bad := [name for name, value in net.state_dict().items() if not value.isfinite().all()]:
         raise UnfitError(f"{path}: {bad[0]} has values that are NaN or infinite")

@@ -46,10 +46,8 @@ def read_onnx(path: Path) -> nn.Module:
         return ready(path, _net(path, wanted, inputs[0], constants, later))
 
 
-# Models that are no nets. Each of these keeps training samples, or values of them, as they are.
-SUPPORT_VECTORS = (
-    "a support vector machine, not a net: its support vectors are training samples, stored as they are"
-)
+# Models that are no nets. Each of these keeps training samples, or values of them, unchanged.
+SUPPORT_VECTORS = "a support vector machine, not a net: its support vectors are training samples, stored unchanged"
 TREES = "an ensemble of trees, not a net, whose thresholds lie between values of training samples"
 LINEAR = "a linear model, which holds one mixture of all samples for each output"
 OTHERS = {
@@ -60,7 +58,7 @@ OTHERS = {
     "LinearClassifier": LINEAR,
     "LinearRegressor": LINEAR,
 }
-NEIGHBOURS = "a search for nearest neighbours, not a net: the file holds the training samples, as they are"
+NEIGHBOURS = "a search for nearest neighbours, not a net: the file holds the training samples unchanged"
 
 
 def _refuse_others(path: Path, kinds: set[str]) -> None:
@@ -113,7 +111,7 @@ def _place(stored: Any) -> dict[str, str]:
 
 
 def _external(path: Path, stored: Any) -> bytes:
-    """Values in a file beside it. A name that leads out of the folder is refused."""
+    """Values in a file next to it. A name that leads out of the folder is refused."""
     place = _place(stored)
     name, offset, length = place["location"], int(place.get("offset", 0)), int(place["length"])
     if Path(name).name != name:

@@ -21,7 +21,7 @@ def read_safetensors(path: Path) -> Weights:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Texts that whoever saved the file put in its header."""
+    """Texts that the author of the file put in its header."""
     with undamaged(path, "safetensors", SafetensorError), safe_open(path, framework="pt") as file:
         return dict(file.metadata() or {})
 
