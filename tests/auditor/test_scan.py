@@ -461,3 +461,25 @@ def test_a_page_says_what_to_do() -> None:
     other = report.page(unfit.scan(fitted(SVC), OTHER, OWN))
     assert "Treat it as not cleared" in other
     assert "unfit audit" in report.page(unfit.scan(fitted(HOLDING_NONE["linear"]), OWN, OTHER))
+
+
+def test_a_folder_names_what_it_could_not_read_and_what_may_hold_samples(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    torch.save({"w": torch.zeros(3, 3)}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "vocab.txt").write_text("\n".join(f"patient{i}" for i in range(40)))
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": "/home/ada/runs/3"}))
+    texts, others = ([f"of patient{i}" for i in range(first, first + 40)] for first in (0, 100))
+    found = unfit.scan(tmp_path, texts, others)
+    assert (found.exit_code, found.findings[0].path, found.findings[0].num) == (1, "vocab.txt", 40)
+    (paths,) = [each for each in found.findings if each.holds == "paths"]
+    assert (paths.path, paths.words) == (
+        "trainer_state.json: best_model_checkpoint",
+        "paths, names or settings of the machine (1 entry)",
+    )
+    assert unfit.scan(tmp_path).exit_code == 0
+    (tmp_path / "train.arrow").write_bytes(b"ARROW1\0\0")
+    assert unfit.scan(tmp_path).unread == ("train.arrow is of a kind that is not read",)
+    torch.save({"last_batch": torch.rand(16, 9)}, tmp_path / "state.pt")
+    bank = unfit.scan(tmp_path / "state.pt")
+    assert (bank.exit_code, "may hold samples" in bank.unread[0]) == (3, True)
+    assert unfit.scan(tmp_path / "state.pt", np.random.rand(9, 9), np.random.rand(9, 9)).exit_code == 0

@@ -60,7 +60,11 @@ class Finding(Strict):
         """What stands there, in one sentence without a full stop."""
         what = WORDS[self.holds]
         if self.basis != "compared":
-            counted = f"{self.num:,} {what}" if self.holds in LEAKS else f"{what} ({self.num:,} entries)"
+            counted = (
+                f"{self.num:,} {what}"
+                if self.holds in LEAKS
+                else f"{what} ({self.num:,} {'entry' if self.num == 1 else 'entries'})"
+            )
             return counted if self.num else what
         unseen = "" if self.num_unseen is None else f" (unseen: {self.num_unseen:,})"
         alone = "" if self.num_unseen is None else " that no unseen sample has"

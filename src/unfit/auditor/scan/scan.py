@@ -78,6 +78,10 @@ def scanned(
     groups = _groups(held.items)
     if own is None:
         findings = [group.by_class(examples) for group in groups if group.known]
+        banks = (group.items[0].path for group in groups if group.known and group.holds == "bank")
+        unread += [
+            f"`{path}` may hold samples, by its name: compare it with the private samples" for path in banks
+        ]
     else:
         matches = match(held.items, own, other)
         findings, unmatched = _compared(groups, matches, own, other, examples)
