@@ -393,7 +393,7 @@ def main() -> None:
     options = parser.parse_args()
     parts = {
         "table": ("Scan: what pipelines store", lambda: tables(options.seed, options.tables.split(","))),
-        "strangers": ("Scan: are strangers found", lambda: strangers(9)),
+        "strangers": ("Scan: how many leaks are false", lambda: strangers(9)),
         "speed": ("Scan: how long it takes", speed),
         "registry": ("Scan: a registry, killed and resumed", registry),
     }
