@@ -42,6 +42,7 @@ import torch
 from onnx import helper, numpy_helper
 from PIL import Image
 from pyarrow import parquet
+from safetensors.torch import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -67,6 +68,7 @@ from unfit.auditor.scan.scan import scan
 from unfit.base.errors import UnfitError
 from unfit.base.files import write_tensors
 from unfit.base.formats import keras, read_model
+from unfit.base.held import held_in
 from unfit.base.load import load_target
 from unfit.lab.controls import fit_settings
 
@@ -355,7 +357,10 @@ class Hostile:
 
 
 def scan_readers(folder: Path) -> dict[str, Reader]:
-    """Files of estimators and modules, which are read as inert trees; none of them may run what it names."""
+    """Files of every kind that a scan reads as inert trees; none of them may run what it names.
+
+    `read, …` is the reader alone, fast enough for very many inputs; `scan, …` compares and reports as well.
+    """
     folder.mkdir()
     rng = np.random.default_rng(0)
     x, mark = rng.random((20, 4)), folder / "executed"
@@ -366,19 +371,43 @@ def scan_readers(folder: Path) -> dict[str, Reader]:
     joblib.dump(words, folder / "packed.joblib", compress=3)
     (folder / "old.pkl").write_bytes(pickle.dumps(words, 0))
     (folder / "new.pkl").write_bytes(pickle.dumps([model, Hostile(mark)], 5))
-    torch.save(net, folder / "net.pt")
-    torch.save(net, folder / "legacy.pth", _use_new_zipfile_serialization=False)
+    torch.save([net, Hostile(mark)], folder / "net.pt")
+    torch.save([net, Hostile(mark)], folder / "legacy.pth", _use_new_zipfile_serialization=False)
     skops_io.dump(words, folder / "words.skops")
+    plain_files(folder, x)
 
-    def read(file: Path) -> None:
+    def whole(file: Path) -> None:
         record = scan(file, x[:10], x[10:])
         for render in (scan_report.text, scan_report.page, scan_report.sarif, scan_report.junit):
             render(record).encode()
+        unrun()
+
+    def alone(file: Path) -> None:
+        held_in(file)
+        unrun()
+
+    def unrun() -> None:
         if mark.exists():
             raise AssertionError("a file was executed")
 
     files = sorted(folder.iterdir())
-    return {f"scan, {file.name}": Reader(file, partial(read, file)) for file in files}
+    ways: list[tuple[str, Callable[[Path], None]]] = [("scan", whole), ("read", alone)]
+    return {f"{way}, {file.name}": Reader(file, partial(read, file)) for way, read in ways for file in files}
+
+
+def plain_files(folder: Path, x: Any) -> None:
+    """Kinds that are arrays and texts, each with samples."""
+    texts = {"note": "one word", "unfit": json.dumps({"x": [1, 2]})}
+    save_file({"kept": torch.from_numpy(x)}, folder / "kept.safetensors", texts)
+    np.savez(folder / "kept.npz", x=x, names=np.array(["one", "two"]))
+    np.save(folder / "kept.npy", np.array([{"x": x}, Hostile(folder / "executed")], dtype=object))
+    with h5py.File(folder / "kept.h5", "w") as file:
+        file["group/kept"] = x
+        file["group"].attrs["words"] = ["one", "two"]
+    kept = numpy_helper.from_array(x, "kept")
+    node = helper.make_node("SVMClassifier", ["x"], ["y"], domain="ai.onnx.ml", support_vectors=x.ravel().tolist())
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [], [], [kept])), folder / "kept.onnx")
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"one": 0, "two": 1}}}))
 
 
 def update_reader(file: Path, run: Path) -> Reader:

@@ -45,6 +45,7 @@ from unfit.auditor.record import DoubtRecord, Record
 from unfit.auditor.redact import redact
 from unfit.auditor.report import write_report
 from unfit.auditor.report.card import card
+from unfit.auditor.report.diff import page as diff_page
 from unfit.auditor.report.junit import junit
 from unfit.auditor.report.page import headline
 from unfit.auditor.report.public import leaked_share
@@ -501,7 +502,7 @@ def test_a_diff_fails_only_on_what_got_worse(face_audit: Audit) -> None:
     assert compare(old, old).changes == compare(old, old).regressions == []
     fewer = changed(old, num_recognisable=3)
     assert compare(old, fewer).exit_code == 0
-    assert compare(old, fewer).changes == [f"num_recognisable: {old.num_recognisable} → 3"]
+    assert compare(old, fewer).changes == [f"recognisable or exact: {old.num_recognisable} → 3"]
     assert "before 3, allowed 0" in compare(fewer, old).regressions[0]
     allowed = changed(old, policy={"max_leaked": 30}, verdict="pass")
     assert compare(changed(fewer, verdict="pass"), allowed).regressions == []
@@ -511,7 +512,7 @@ def test_a_diff_fails_only_on_what_got_worse(face_audit: Audit) -> None:
         "was pass, now it is inconclusive"
         in compare(by_chance, changed(by_chance, verdict="inconclusive")).regressions[0]
     )
-    assert "40 samples are proven" in compare(old, changed(old, num_exact=40)).regressions[0]
+    assert "40 samples are exact" in compare(old, changed(old, num_exact=40)).regressions[0]
 
 
 def test_audits_that_cannot_be_compared_are_refused(run: Run, face_page: Path, tmp_path: Path) -> None:
@@ -524,6 +525,19 @@ def test_audits_that_cannot_be_compared_are_refused(run: Run, face_page: Path, t
     assert all(word in error for word in ("private samples", "0.01 and 0.05", "window 3"))
     code, printed, _ = run("diff", face_page / "audit.json", face_page)
     assert (code, printed.strip()) == (0, "nothing changed")
+
+
+def test_a_diff_has_a_page(run: Run, face_page: Path, face_audit: Audit, tmp_path: Path) -> None:
+    before = changed(face_audit.record, num_recognisable=0, verdict="pass")
+    text = diff_page(before, face_audit.record)
+    assert "2 things got worse" in text
+    assert "Do not publish this file." in text
+    assert "the verdict was pass, now it is leak" in text.lower()
+    assert "<script" not in diff_page(changed(before, reasons=["<script>"], class_names=["<script>", "b"]), before)
+    code, printed, _ = run("diff", face_page, face_page, "--out", tmp_path / "d.html")
+    assert (code, "Nothing got worse" in (tmp_path / "d.html").read_text()) == (0, True)
+    assert "d.html" in printed
+    assert run("diff", face_page, face_page, "--out", tmp_path / "d.html")[0] == 2
 
 
 # Repetition ------------------------------------------------------------------------------------------------

@@ -13,12 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
-from unfit import Audit
+from unfit import Audit, scan
 from unfit.auditor.grades import Grade
 from unfit.auditor.record import (
     Baseline,
@@ -34,10 +38,13 @@ from unfit.auditor.record import (
     UnreadSurface,
 )
 from unfit.auditor.redact import redact
+from unfit.auditor.report import diff as diff_report
 from unfit.auditor.report import plots
+from unfit.auditor.report import scan as scan_report
 from unfit.auditor.report.page import coded
 from unfit.auditor.report.vectors import LONGEST_NAME, as_tables
 from unfit.auditor.report.words import KEEP, answers, headline, sentence
+from unfit.auditor.scan.findings import FolderRecord
 from unfit.auditor.verdict import DEFEND, LOWER_BOUNDS
 from unfit.base.errors import UnfitError
 from unfit.base.images import png
@@ -584,6 +591,31 @@ def test_every_kind_of_page_is_accessible_and_fits_the_smallest_phone(show: Show
             assert violations(tab) == [], f"{name}, at a desk"
             tab.locator(".open").first.click()
             assert violations(tab) == [], f"{name}, closer"
+        tab.close()
+
+
+def test_the_pages_of_scan_and_diff_are_accessible_and_fit_the_smallest_phone(
+    browser: Browser, face_audit: Audit, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 6))
+    one = scan(make_pipeline(StandardScaler(), SVC()).fit(x, np.arange(40) % 2), x, random.normal(size=(40, 6)))
+    folder = FolderRecord(folder="models", files=(one, one), failed={"broken" * 20 + ".pkl": "cut short"})
+    worse = edited(face_audit, verdict="pass").record
+    for name, text in {
+        "scan": scan_report.page(one),
+        "folder": scan_report.page(folder),
+        "diff": diff_report.page(worse, face_audit.record),
+    }.items():
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        tab = browser.new_page(viewport={"width": 320, "height": 800}, color_scheme="dark")
+        tab.goto((tmp_path / "page.html").as_uri())
+        assert too_wide(tab) == [], name
+        tab.evaluate(f"{AXE}; null")
+        assert violations(tab) == [], name
+        tab.emulate_media(color_scheme="light")
+        tab.set_viewport_size({"width": 1200, "height": 800})
+        assert (too_wide(tab), violations(tab)) == ([], []), name
         tab.close()
 
 

@@ -39,10 +39,12 @@ from sklearn.tree import DecisionTreeClassifier
 import unfit
 from unfit import NoAttackError
 from unfit.auditor.report import scan as report
+from unfit.auditor.scan.compare import Known, rows_held
 from unfit.auditor.scan.data import read_side
 from unfit.auditor.scan.findings import FolderRecord, ScanRecord
 from unfit.auditor.scan.folder import LINES, Job, scan_folder
 from unfit.auditor.scan.known import known_of, row_of
+from unfit.auditor.scan.overlap import p_by_samples
 from unfit.base.contents import Item
 from unfit.base.held import held_by
 from unfit.testing import assert_no_samples
@@ -370,3 +372,114 @@ def test_tables_may_have_columns_of_text(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,town,label\n41,Ulm,a\n52.5,Jena,b\n")
     side = read_side(f"csv:{tmp_path}/t.csv:label")
     assert (side.x.tolist(), sorted(side.cells)) == ([[41.0], [52.5]], ["Jena", "Ulm"])
+
+
+# What chance puts into a file -----------------------------------------------------------------------------------
+
+
+def drawn_words(random: np.random.Generator, n: int) -> list[str]:
+    """Texts by Zipf's law: any two sets have words of their own."""
+    often = 1 / np.arange(1, 3001)
+    return [" ".join(f"w{i}" for i in random.choice(3000, 12, p=often / often.sum())) for _ in range(n)]
+
+
+def drawn_rows(random: np.random.Generator, n: int) -> Any:
+    """Rows of a book of 400, some of them frequent: their columns depend on each other."""
+    often, book = 1 / np.arange(1, 401), np.random.default_rng(5).normal(size=(400, 20))
+    return book[random.choice(400, n, p=often / often.sum())]
+
+
+STRANGERS: dict[str, tuple[Callable[[np.random.Generator, int], Any], Callable[[], Any]]] = {
+    "words": (drawn_words, CountVectorizer),
+    "frequent words": (drawn_words, lambda: CountVectorizer(max_features=30)),
+    "values": (drawn_rows, OneHotEncoder),
+    "quantiles": (drawn_rows, lambda: QuantileTransformer(n_quantiles=50)),
+    "rows": (drawn_rows, KNeighborsClassifier),
+    "scaled rows": (drawn_rows, lambda: make_pipeline(StandardScaler(), SVC())),
+    "small numbers": (lambda random, n: random.integers(0, 6, (n, 3)).astype(float), KNeighborsClassifier),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_file_that_saw_neither_set_is_no_leak_by_chance(name: str) -> None:
+    draw, make = STRANGERS[name]
+    for seed in range(3):
+        random, n = np.random.default_rng(seed), (40, 60, 100)[seed]
+        x = draw(random, 3 * n)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = make().fit(x[:n], np.arange(n) % 2)
+        own, m = x[n : 2 * n], n // (1, 3, 1)[seed]
+        assert unfit.scan(model, own, x[2 * n : 2 * n + m]).exit_code != 1, seed
+        assert unfit.scan(model, own).exit_code != 1, (seed, "without unseen samples")
+
+
+def test_words_without_unseen_ones_are_neither_a_leak_nor_cleared() -> None:
+    texts = drawn_words(np.random.default_rng(0), 40)
+    model = CountVectorizer().fit(texts)
+    found = unfit.scan(model, texts)
+    assert (found.exit_code, "give `unseen`" in found.unread[0]) == (3, True)
+    assert unfit.scan(model, texts, drawn_words(np.random.default_rng(1), 40)).exit_code == 1
+    grams = CountVectorizer(analyzer="char", ngram_range=(4, 4)).fit(["ärztin", "zahnarzt"] * 20)
+    others = unfit.scan(grams, texts, drawn_words(np.random.default_rng(1), 40))
+    assert (others.exit_code, "that no given sample has" in others.unread[0]) == (3, True)
+
+
+def test_values_that_samples_share_are_counted_once() -> None:
+    """One private row in the file has 20 values that nobody else has, and is one sample."""
+    pairs = np.stack([np.repeat(np.arange(1), 20), np.arange(20)], 1)
+    assert p_by_samples(pairs, 50, 50) == pytest.approx(1.0)
+    each = np.stack([np.arange(20), np.arange(20)], 1)
+    assert p_by_samples(each, 50, 50) < 1e-5
+
+
+def test_texts_of_several_columns_belong_to_their_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("name,town\nAda Byron,Ulm\nKurt Klein,\nJo Groß,Jena\n")
+    side = read_side(f"csv:{tmp_path}/t.csv")
+    assert side.samples[:3] == (0, 1, 2)
+    assert len(side.samples) == len(side.texts)
+    model = make_pipeline(TfidfVectorizer(), KNeighborsClassifier(1)).fit(side.texts[:3], [0, 1, 0])
+    assert unfit.scan(model, side).exit_code == 3
+
+
+def test_one_row_matches_no_table_by_its_columns() -> None:
+    """Coefficients of a model are no sample, though two of them are values of two columns."""
+    random = np.random.default_rng(0)
+    table = np.stack([random.choice([0.0, 1, 3, 5], 50), random.choice([0.0, 2, 4], 50), random.random(50)], 1)
+    assert not rows_held(np.array([[1.0, 2.0, -1.0, -1.0]]), [Known(table)])[0].any()
+
+
+def test_a_page_says_what_to_do() -> None:
+    text = report.page(unfit.scan(fitted(SVC), OWN, OTHER))
+    for words in (
+        "of 100 private samples (unseen: 0)",
+        "Do not publish this file.",
+        "width=device-width",
+        "UTC with",
+    ):
+        assert words in text
+    other = report.page(unfit.scan(fitted(SVC), OTHER, OWN))
+    assert "Treat it as not cleared" in other
+    assert "unfit audit" in report.page(unfit.scan(fitted(HOLDING_NONE["linear"]), OWN, OTHER))
+
+
+def test_a_folder_names_what_it_could_not_read_and_what_may_hold_samples(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    torch.save({"w": torch.zeros(3, 3)}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "vocab.txt").write_text("\n".join(f"patient{i}" for i in range(40)))
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": "/home/ada/runs/3"}))
+    texts, others = ([f"of patient{i}" for i in range(first, first + 40)] for first in (0, 100))
+    found = unfit.scan(tmp_path, texts, others)
+    assert (found.exit_code, found.findings[0].path, found.findings[0].num) == (1, "vocab.txt", 40)
+    (paths,) = [each for each in found.findings if each.holds == "paths"]
+    assert (paths.path, paths.words) == (
+        "trainer_state.json: best_model_checkpoint",
+        "paths, names or settings of the machine (1 entry)",
+    )
+    assert unfit.scan(tmp_path).exit_code == 0
+    (tmp_path / "train.arrow").write_bytes(b"ARROW1\0\0")
+    assert unfit.scan(tmp_path).unread == ("train.arrow is of a kind that is not read",)
+    torch.save({"last_batch": torch.rand(16, 9)}, tmp_path / "state.pt")
+    bank = unfit.scan(tmp_path / "state.pt")
+    assert (bank.exit_code, "may hold samples" in bank.unread[0]) == (3, True)
+    assert unfit.scan(tmp_path / "state.pt", np.random.rand(9, 9), np.random.rand(9, 9)).exit_code == 0

@@ -327,7 +327,7 @@ def test_models_that_are_no_nets_are_refused_in_their_own_words(tmp_path: Path) 
     x = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
     for model, words in (
         (SVC(), "its support vectors are training samples"),
-        (KNeighborsClassifier(), "the file holds the training samples, as they are"),
+        (KNeighborsClassifier(), "the file holds the training samples unchanged"),
         (RandomForestClassifier(3), "an ensemble of trees, not a network"),
     ):
         path = tmp_path / "model.onnx"

@@ -10,18 +10,18 @@ from unfit.auditor.verdict import SIGNIFICANT
 from unfit.base.errors import UnfitError
 
 ORDER: dict[Verdict, int] = {"pass": 0, "inconclusive": 1, "leak": 2}
-COMPARED = (
-    "verdict",
-    "num_recovered",
-    "num_recognisable",
-    "num_exact",
-    "num_assigned",
-    "num_good",
-    "num_recovered_high",
-    "num_candidates",
-    "p_value",
-    "threshold",
-)
+COMPARED = {
+    "verdict": "verdict",
+    "num_recovered": "trace or more",
+    "num_recognisable": "recognisable or exact",
+    "num_exact": "exact",
+    "num_assigned": "trace or more, each candidate for one sample",
+    "num_good": "good (SSIM above 0.4)",
+    "num_recovered_high": "SSIM above 0.6",
+    "num_candidates": "candidates",
+    "p_value": "p-value",
+    "threshold": "threshold of a trace",
+}
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,16 @@ def compare(old: Record, new: Record) -> Difference:
     """A regression is a change for the worse that exceeds the new audit's policy."""
     _check(old, new)
     changes = [
-        f"{name}: {_shown(before)} → {_shown(after)}"
-        for name in COMPARED
+        f"{words}: {_shown(before)} → {_shown(after)}"
+        for name, words in COMPARED.items()
         if (before := getattr(old, name)) != (after := getattr(new, name))
     ]
     if old.target != new.target:
-        changes.append(f"target: {old.target.sha256[:12]} → {new.target.sha256[:12]}")
+        changes.append(f"SHA-256 of the weights: {old.target.sha256[:12]} → {new.target.sha256[:12]}")
     if old.attack != new.attack:
-        changes.append(f"attack: {old.attack['method']} → {new.attack['method']} (or its settings)")
+        same = old.attack["method"] == new.attack["method"]
+        how = "other settings" if same else f"{old.attack['method']} → {new.attack['method']}"
+        changes.append(f"attack: {how}")
     return Difference(changes, _regressions(old, new))
 
 

@@ -77,7 +77,7 @@ ATTACKERS: dict[Attacker, str] = {
 
 @dataclass(frozen=True)
 class Found:
-    """What was recovered. Each count includes the better grades; `p_value` is that of `num_recovered`."""
+    """What was recovered. Each count includes the better grades; `p_value` belongs to `num_recovered`."""
 
     num_recovered: int  # a trace or more
     num_recognisable: int
@@ -319,7 +319,9 @@ def _doubts_about_power(found: Found, effort: Effort, sight: Sight, policy: Poli
         return []
     doubts, crowd = [], max(found.num_samples, effort.rank)
     if is_crowded(found, effort) and not _is_bounded(found, effort, sight):
-        what = "samples" if crowd == found.num_samples else "directions"  # which need not be as many samples
+        what = (
+            "samples" if crowd == found.num_samples else "directions"
+        )  # each of which may be several samples or none
         held = f"but these weights hold about {crowd} {what}"
         words = f"this attack can separate about {effort.capacity} samples, {held}"
         step = TRUST_THE_SIGNAL if effort.base_given else KNOW_THE_INITIAL_WEIGHTS
@@ -345,10 +347,10 @@ def is_crowded(found: Found, effort: Effort) -> bool:
 
 
 def _is_bounded(found: Found, effort: Effort, sight: Sight) -> bool:
-    """Whether so many samples in so few weights are protected by their number, and no single one stands out.
+    """Whether there are too many samples for these weights to hold each, and no single one stands out.
 
-    The number protects the set as a whole, and no sample by itself: five that were trained on last come back from
-    among thousands. So nothing may come back, recognisably or with a proof, not even as often as chance allows. No
+    The number protects the set as a whole, and no sample by itself: the five trained on last are recovered
+    from among thousands. So nothing may be recovered, recognisably or with a proof, even at the rate of chance. No
     single sample may stand out, nor all of them together. And the initial weights must be known, because their
     noise hides such samples.
     """

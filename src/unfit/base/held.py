@@ -25,6 +25,18 @@ from unfit.base.formats.tensors import read_metadata, read_safetensors
 FOLDERS = ("huggingface", "peft")  # kinds of folders in which every file is published, not only the weights
 PICKLES = (".pkl", ".pickle", ".joblib", ".sav", ".model", ".gz", ".bz2", ".xz", ".lzma", ".z")
 TEXTS = (".json", ".txt", ".jsonl", ".csv", ".tsv", ".md", ".yaml", ".yml")
+NO_DATA = (
+    "",
+    ".py",
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".svg",
+    ".gif",
+    ".html",
+    ".pdf",
+    ".lock",
+)  # code and what people read
 OF_PYTORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 
 
@@ -168,13 +180,18 @@ def _of_folder(folder: Path) -> Held:
     for path in files:
         kind = kind_of_model(path)
         if kind is None and path.suffix.lower() not in (*TEXTS, *OF_PYTORCH):
+            if path.suffix.lower() not in NO_DATA and not path.name.startswith("."):
+                unread.append(f"{path.name} is of a kind that is not read")
             continue
         try:
             held = _of_file(path, kind)
         except UnfitError as error:
             unread.append(str(error))
             continue
-        found += [Item(f"{path.name}: {each.path}", each.value, each.owner, each.name) for each in held.items]
+        found += [
+            Item(f"{path.name}: {each.path}".removesuffix(": "), each.value, each.owner, each.name)
+            for each in held.items
+        ]
         names |= held.names
         unread += held.unread
     return Held(found, frozenset(names), unread)

@@ -67,7 +67,7 @@ def split(
 ) -> int:
     """Hold samples out at random before training: train on one part, audit with the other as --unseen.
 
-    Tables are split row by row as they are, before anything is encoded; all else is written as arrays.
+    Tables are split row by row, before anything is encoded; all else is written as arrays.
     """
     from unfit.auditor.split import SPLIT_FILES, split_source
 
@@ -194,13 +194,22 @@ def _given(context: typer.Context) -> set[str]:
 def diff(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The last release's audit.json, or its folder.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="This release's audit.json, or its folder.")],
+    out_file: Annotated[Path | None, typer.Option("--out", help="Write a page here.")] = None,
+    force: Force = False,
 ) -> int:
     """Compare two audits of the same samples. Exit code 1 if something got worse, else 0."""
     from unfit.auditor.audit import load_record
     from unfit.auditor.compare import compare
 
-    difference = compare(load_record(old), load_record(new))
+    before, now = load_record(old), load_record(new)
+    difference = compare(before, now)
+    if out_file:
+        from unfit.auditor.report.diff import page
+
+        write_text(out_file, page(before, now), force)
     out.print("\n".join(difference.changes) or "nothing changed")
     for regression in difference.regressions:
         out.print(f"worse: {regression}")
+    if out_file:
+        out.print(f"page: {out_file}")
     return difference.exit_code

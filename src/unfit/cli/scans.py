@@ -122,7 +122,7 @@ def no_attack(target: Path) -> str | None:
     except NoAttackError as error:
         return str(error)
     except UnfitError:
-        return None  # the audit says what is wrong with it
+        return None  # the audit names what is wrong with it
     return None
 
 
@@ -146,6 +146,6 @@ def scan_instead(
     for path, render in zip(outputs[1:], (report.sarif, report.junit), strict=True):
         if path:
             write_text(path, render(found), force)
-    out.print(f"no attack applies: {why}")
+    out.print(f"{why.partition(';')[0]}; scanned instead")
     out.print(report.text(found))
     return max(found.exit_code, INCONCLUSIVE) if found.exit_code != 1 else 1

@@ -53,8 +53,8 @@ def eval_results(record: Record, benchmark: str, task: str | None = None) -> str
         raise UnfitError("an inconclusive audit measures nothing that could be published as a result")
     fail_on = record.policy.fail_on
     notes = (
-        f"share of the training samples that are {GRADE_WORDS[fail_on]}, minus that of unseen samples; lower is "
-        f"better; against {ATTACKERS[record.attacker]}; unfit {made_by(record)}"
+        f"share of the training samples that are {GRADE_WORDS[fail_on]}, minus the share of unseen samples; "
+        f"lower is better; against {ATTACKERS[record.attacker]}; unfit {made_by(record)}"
     )
     return (
         "- dataset:\n"

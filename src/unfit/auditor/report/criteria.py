@@ -74,7 +74,7 @@ def stored(record: Record) -> Answered:
     return Answered(
         "answered",
         f"{file.num_items:,} tensors, lists of numbers and texts of the file were searched. "
-        f"{file.num_stored} of {record.num_samples} training samples are stored in it as they are, and "
+        f"{file.num_stored} of {record.num_samples} training samples are stored in it unchanged, and "
         f"{file.num_stored_unseen} of {record.num_unseen} unseen samples.",
         "file.num_items, file.num_stored, file.num_stored_unseen",
     )
@@ -225,7 +225,7 @@ SOURCES: Final[tuple[Source, ...]] = (
     ),
     Source(
         "NIST AI 100-2 e2025, Adversarial Machine Learning: taxonomy and terminology, March 2025",
-        "The contents of the edition of January 2024 were read, and summaries of that of 2025.",
+        "The contents of the edition of January 2024 were read, and summaries of the edition of 2025.",
         ("tre", "auditor"),
         (
             Criterion(
@@ -248,7 +248,7 @@ SOURCES: Final[tuple[Source, ...]] = (
         "The abstract was read.",
         ("tre", "auditor"),
         (
-            Criterion("Models that hold data", "Does the file hold records as they are?", stored),
+            Criterion("Models that hold data", "Does the file hold records unchanged?", stored),
             Criterion("Attacks by simulation", "What can be reconstructed, and by whom?", reconstruction),
             Criterion("Attacks by simulation", "Can membership be inferred?", membership),
             Criterion("Attacks by simulation", "Is there a control, and are both sets comparable?", comparable),

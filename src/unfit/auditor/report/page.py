@@ -36,7 +36,7 @@ from unfit.auditor.report.words import (
 )
 from unfit.auditor.samples import Measure
 from unfit.auditor.verdict import ATTACKERS, how_often
-from unfit.base.errors import UnfitError
+from unfit.base.errors import UnfitError, clean
 from unfit.base.files import new_file
 from unfit.base.images import data_uri, embedded
 from unfit.base.links import page_url
@@ -61,9 +61,9 @@ def write_report(record: Record, arrays: Arrays, folder: Path) -> None:
 def page(record: Record, arrays: Arrays) -> str:
     """The page as one string; the record and the arrays are all it is made from."""
     _check(record, arrays)
-    style, script = (_source(name) for name in ("page.css", "page.js"))
+    style, script = (source(name) for name in ("page.css", "page.js"))
     images, tables = shows_images(arrays), as_tables(record, arrays)
-    return _template().render(
+    return template("page.html.j2").render(
         audit=record,
         headline=headline(record),
         answers=answers(record),
@@ -95,13 +95,13 @@ def page(record: Record, arrays: Arrays) -> str:
         meaning=MEASURES[record.similarity.name].meaning,
         style=style,
         script=script,
-        security=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        security=f"default-src 'none'; img-src data:; style-src {hashed(style)}; script-src {hashed(script)}; "
         "base-uri 'none'; form-action 'none'",
     )
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
     """Made once: to compile it takes longer than to fill it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # here: no other module needs them
 
@@ -112,9 +112,9 @@ def _template() -> Template:
         trim_blocks=True,
     )
     environment.filters |= {"share": _share, "how_often": how_often, "coded": coded, "short": short}
-    environment.filters["sentence"] = sentence
+    environment.filters |= {"sentence": sentence, "clean": clean}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)
 
 
 KINDS: Final[dict[Kind, str]] = {
@@ -162,7 +162,7 @@ def _problem(name: str, values: Tensor, size: int | None, arrays: Arrays) -> str
 
 
 def _problems_of_features(record: Record, arrays: Arrays) -> list[str]:
-    """What is wrong with what only some audits have: features beside images, and names of columns."""
+    """What is wrong with what only some audits have: features of images, and names of columns."""
     found = [arrays[name] for name in OF_FEATURES if name in arrays]
     fit = all(each.shape == (record.num_samples, *found[0].shape[1:]) and each.ndim == 2 for each in found)
     problems = [] if len(found) in (0, 2) and fit else ["the features do not fit the samples"]
@@ -180,12 +180,12 @@ def coded(text: str) -> Markup:
     return Markup("").join(code(part.strip("`")) if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
-def _source(name: str) -> Markup:
+def source(name: str) -> Markup:
     """A file next to this one, unchanged: it holds nothing from any record."""
     return Markup(files("unfit.auditor.report").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
     """What the page's security policy knows a script or style by."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
@@ -234,7 +234,7 @@ def _data(record: Record, arrays: Arrays, tables: Tables | None) -> dict[str, An
 
 
 class Wording(NamedTuple):
-    """What the page calls a similarity, on an axis and beside a number, and what it means."""
+    """What the page calls a similarity, on an axis and next to a number, and what it means."""
 
     long: str
     short: str

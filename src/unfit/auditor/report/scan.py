@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from markupsafe import Markup, escape
-
+from unfit.auditor.report.page import hashed, source, template
 from unfit.auditor.report.sarif import SCHEMA
+from unfit.auditor.report.words import KEEP
 from unfit.auditor.scan.findings import Finding, FolderRecord, Outcome, ScanRecord
 from unfit.auditor.scan.known import Severity
 from unfit.base.errors import clean
@@ -18,16 +19,8 @@ from unfit.base.files import as_json
 
 Found = ScanRecord | FolderRecord
 LEVELS: dict[Severity, str] = {"high": "error", "medium": "warning", "low": "note", "note": "note"}
-HEADLINES: dict[Outcome, str] = {
-    "found": "Rows, words or values of training samples stand in it.",
-    "nothing found": "No rows, words or values of training samples were found in it.",
-    "incomplete": "Not all of it could be read or compared: treat it as not cleared.",
-}
-STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.4rem .6rem;"
-    "border-bottom:1px solid #ccc;overflow-wrap:anywhere}.high{color:#a00;font-weight:600}"
-)
+COLOURS: dict[Outcome, str] = {"found": "leak", "nothing found": "pass", "incomplete": "inconclusive"}
+MOST_REMEDIES = 3  # in the answer at the top
 
 
 def files_of(found: Found) -> tuple[ScanRecord, ...]:
@@ -43,11 +36,11 @@ def failed_of(found: Found) -> dict[str, str]:
 def text(found: Found) -> str:
     """What the command prints."""
     if isinstance(found, ScanRecord):
-        return "\n".join([f"{found.file}: {HEADLINES[found.outcome]}", *_lines(found)])
+        keep = f" {KEEP}" if found.outcome == "found" else ""
+        return "\n".join([f"{clean(found.file)}: {found.headline}{keep}", *_lines(found)])
     rows = [f"{each.outcome:<13}  {each.file}{_worst(each)}" for each in found.files]
     rows += [f"{'not read':<13}  {name}: {why}" for name, why in found.failed.items()]
-    total = sum(each.outcome == "found" for each in found.files)
-    return "\n".join([*rows, f"{len(rows)} files; samples stand in {total} of them"])
+    return "\n".join([*rows, found.headline])
 
 
 def _worst(record: ScanRecord) -> str:
@@ -64,7 +57,7 @@ def _lines(record: ScanRecord) -> list[str]:
         if each.severity in ("high", "medium"):
             example = f" Example: {each.example}" if each.example else ""
             lines.append(f"          purpose: {each.purpose}; remedy: {each.remedy}.{example}")
-    return [*lines, *(f"  not seen  {each}" for each in record.unread)]
+    return [*lines, *(f"  open    {each}" for each in record.unread)]
 
 
 def sarif(found: Found) -> str:
@@ -116,7 +109,7 @@ def junit(found: Found) -> str:
         if each.outcome != "nothing found":
             kind = "failure" if each.outcome == "found" else "error"
             words = clean("; ".join(_lines(each)))
-            ElementTree.SubElement(case, kind, type=each.outcome, message=HEADLINES[each.outcome]).text = words
+            ElementTree.SubElement(case, kind, type=each.outcome, message=each.headline).text = words
     for name, why in failed.items():
         case = ElementTree.SubElement(root, "testcase", classname="unfit.scan", name=clean(name))
         ElementTree.SubElement(case, "error", type="not read", message=clean(why))
@@ -126,40 +119,52 @@ def junit(found: Found) -> str:
 
 def page(found: Found) -> str:
     """One self-contained page, without a script."""
-    parts = [_section(each) for each in files_of(found)]
-    parts += [
-        Markup("<h2>{}</h2><p>Not read: {}</p>").format(clean(k), clean(v)) for k, v in failed_of(found).items()
+    files, style = files_of(found), source("page.css")
+    compared = next((each for each in files if each.num_private is not None), None)
+    return template("scan.html.j2").render(
+        outcome=found.outcome,
+        headline=found.headline,
+        name=found.file if isinstance(found, ScanRecord) else found.folder,
+        answers=answers(found),
+        files=files,
+        many=not isinstance(found, ScanRecord),
+        failed=failed_of(found),
+        compared=compared is not None,
+        controlled=compared is not None and compared.num_unseen is not None,
+        colours=COLOURS,
+        made=made(files),
+        style=style,
+        security=f"default-src 'none'; style-src {hashed(style)}; base-uri 'none'; form-action 'none'",
+    )
+
+
+def answers(found: Found) -> list[tuple[str, list[str]]]:
+    """What a reader asks first: compared with what, what now, and what a scan does not see."""
+    files = files_of(found)
+    leaks = [each for record in files for each in record.findings if each.is_private]
+    keep = KEEP if isinstance(found, ScanRecord) else "Do not publish the files that hold samples."
+    do = [f"`{each.path.replace('`', chr(39))}`: {each.remedy}." for each in leaks[:MOST_REMEDIES]]
+    steps = {
+        "found": [keep, *dict.fromkeys(do)],
+        "incomplete": ["See what is open below, and scan again."],
+        "nothing found": ["Audit the weights with `unfit audit` before you publish this file."],
+    }
+    return [
+        ("What was it compared with?", [_compared(files)]),
+        ("What should I do?", steps[found.outcome]),
+        ("What is not covered?", ["What an attack computes from the weights: that is what `unfit audit` is for."]),
     ]
-    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    return Markup(
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>unfit scan</title>'
-        '<meta http-equiv="Content-Security-Policy" content="{}"><style>{}</style></head>'
-        "<body><main><h1>{}</h1>{}</main></body></html>\n"
-    ).format(policy, Markup(STYLE), HEADLINES[found.outcome], Markup("").join(parts))
 
 
-def _section(record: ScanRecord) -> Markup:
-    rows = Markup("").join(
-        Markup(
-            '<tr><td class="{}">{}</td><td><code>{}</code><br>{}</td><td>{}{}</td><td>{}</td><td>{}</td></tr>'
-        ).format(
-            each.severity,
-            each.severity,
-            clean(each.path),
-            clean(each.owner),
-            clean(each.words),
-            Markup("<br><code>{}</code>").format(each.example) if each.example else "",
-            each.purpose,
-            each.remedy,
-        )
-        for each in record.findings
-    )
-    unread = Markup("").join(Markup("<li>{}</li>").format(clean(each)) for each in record.unread)
-    head = Markup("<tr><th>Severity</th><th>Where</th><th>What</th><th>Purpose</th><th>Remedy</th></tr>")
-    return Markup("<h2>{}</h2><p>{}</p><table>{}{}</table>{}").format(
-        clean(record.file),
-        HEADLINES[record.outcome],
-        head,
-        rows,
-        Markup("<h3>Not seen</h3><ul>{}</ul>").format(unread) if unread else escape(""),
-    )
+def _compared(files: Sequence[ScanRecord]) -> str:
+    first = next((each for each in files if each.num_private is not None), None)
+    if first is None:
+        return "With nothing: without data, the classes and names in the file decide."
+    control = "no unseen ones" if first.num_unseen is None else f"{first.num_unseen:,} unseen ones, the control"
+    return f"With {first.num_private:,} private samples and {control}."
+
+
+def made(files: Sequence[ScanRecord]) -> str:
+    """When and with what."""
+    first = max((each.date for each in files), default="")
+    return f"Made {f'on {first[:10]} at {first[11:16]} UTC ' if first else ''}with unfit {version('unfit')}."

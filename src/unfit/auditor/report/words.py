@@ -19,7 +19,7 @@ NEEDS: Final[dict[Attacker, str]] = {
     "has the optimiser": "the published checkpoint alone; it holds the state of its optimiser",
     "has two copies": "the published file alone; it holds more than one copy of the weights",
     "has several checkpoints": "several checkpoints of the same training",
-    "reads the file": "the published file alone, and no attack: the samples stand in it as they are",
+    "reads the file": "the published file alone, and no attack: it holds the samples unchanged",
 }
 HAS: Final[dict[Attacker, str]] = {
     "blind": "an attacker who has only this file",
@@ -40,7 +40,7 @@ NOT_COVERED: Final = (
 GRADE_KEY: Final[tuple[tuple[str, str], ...]] = (
     (
         "Exact",
-        "equal to a reconstruction, which a proof from the weights alone confirms, or stored in the file as it is",
+        "equal to a reconstruction, confirmed by a proof from the weights alone, or stored in the file unchanged",
     ),
     ("Recognisable", "so similar that a person would agree; about 1 in 1,000 unseen samples gets this far"),
     ("Trace", "not necessarily recognisable, but evidence that the model was trained on it"),
@@ -72,7 +72,7 @@ def headline(record: Record) -> str:
 
 
 def _recovered(record: Record) -> str:
-    """How many, of the best grade that says what a sample is; traces only where there is nothing better."""
+    """How many, of the best grade that shows a sample; traces only where there is nothing better."""
     n = record.num_samples
     of_all = f"of {n} training {noun(record, n)}"
     if record.attacker == "reads the file":
@@ -201,7 +201,7 @@ def _how_exact(record: Record) -> str:
     num = record.file.num_stored
     if not num:
         return "proven from the weights alone"
-    stored = "in the file as they are" if num >= record.num_exact else f"{num} of them in the file as they are"
+    stored = "in the file unchanged" if num >= record.num_exact else f"{num} of them in the file unchanged"
     return stored if num >= record.num_exact else f"{stored}, the others proven from the weights alone"
 
 

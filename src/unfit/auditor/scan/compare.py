@@ -129,7 +129,7 @@ def _matched(array: Rows, forms: Sequence[Known], tolerance: float) -> list[tupl
     found = []
     for c in range(array.shape[1]):
         probes = np.unique(array[chosen, c])
-        if len(probes) < min(FEWEST_VALUES, len(chosen)):
+        if len(probes) < FEWEST_VALUES:
             continue
         first = probes[:: max(1, len(probes) // FIRST)][:FIRST]
         best: tuple[float, int, Known, int] | None = None  # how near, how many values, and which
@@ -160,9 +160,9 @@ def _apart(probes: Rows, values: Rows) -> Rows:
     return np.minimum(np.abs(values[left] - probes), np.abs(values[right] - probes))
 
 
-def patterns_held(array: Rows, patterns: Mask, num: int) -> Mask:
+def patterns_held(array: Rows, patterns: Mask) -> Mask:
     """Which texts have the same words as a row of the matrix has entries."""
     if patterns.shape[1] != array.shape[1] or not len(patterns):
-        return np.zeros(num, dtype=bool)
+        return np.zeros(len(patterns), dtype=bool)
     known, here = hashes(patterns.astype(np.float64)), hashes((array != 0).astype(np.float64))
     return np.isin(known, here) & (patterns.sum(1) >= LEAST_COLUMNS)

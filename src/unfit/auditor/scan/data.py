@@ -32,6 +32,7 @@ class Side:
 
     x: Table
     texts: tuple[str, ...] = ()  # cells and documents
+    samples: tuple[int, ...] = ()  # which sample each of them is of
     shape: tuple[int, ...] = ()  # of one sample, where that is an image
 
     @property
@@ -52,18 +53,22 @@ class Side:
     @cached_property
     def words(self) -> frozenset[str]:
         """Words, as written and in small letters, and up to three behind each other."""
-        found: set[str] = set()
-        for text in self.cells:
-            for words in {text, text.lower()}:
-                parts = [word for word in WORD.findall(words) if len(word) >= LEAST_WORD]
-                for length in range(1, LONGEST_GRAM + 1):
-                    found.update(" ".join(parts[i : i + length]) for i in range(len(parts) - length + 1))
-        return frozenset(found)
+        return frozenset(word for text in self.cells for word in words_of(text))
 
     @cached_property
     def values(self) -> Table:
         """Every number that is in it, once."""
         return np.unique(self.x)
+
+
+def words_of(text: str) -> set[str]:
+    """As vectorisers make them."""
+    found: set[str] = set()
+    for words in {text, text.lower()}:
+        parts = [word for word in WORD.findall(words) if len(word) >= LEAST_WORD]
+        for length in range(1, LONGEST_GRAM + 1):
+            found.update(" ".join(parts[i : i + length]) for i in range(len(parts) - length + 1))
+    return found
 
 
 def read_side(name: str) -> Side:
@@ -113,20 +118,22 @@ def _of_samples(samples: Samples) -> Side:
 
 
 def _of_texts(texts: Sequence[str]) -> Side:
-    return Side(np.zeros((len(texts), 0)), tuple(texts))
+    return Side(np.zeros((len(texts), 0)), tuple(texts), tuple(range(len(texts))))
 
 
 def _of_columns(columns: Sequence[npt.NDArray[Any]]) -> Side:
     """Columns of numbers make rows; all others are cells."""
-    numbers, texts = [], list[str]()
+    numbers, texts = [], list[tuple[str, int]]()
     for column in columns:
         found = _numeric(column.tolist())
         if found is None:
-            texts += [str(each) for each in column.tolist() if each is not None and each == each]
+            held = enumerate(column.tolist())
+            texts += [(str(each), i) for i, each in held if each is not None and each == each]
         else:
             numbers.append(found)
     num = len(columns[0]) if len(columns) else 0
-    return Side(np.stack(numbers, 1) if numbers else np.zeros((num, 0)), tuple(texts))
+    x = np.stack(numbers, 1) if numbers else np.zeros((num, 0))
+    return Side(x, tuple(text for text, _ in texts), tuple(i for _, i in texts))
 
 
 def _numeric(column: Iterable[Any]) -> Table | None:

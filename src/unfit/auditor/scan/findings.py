@@ -19,8 +19,8 @@ ORDER: dict[Severity, int] = {"high": 0, "medium": 1, "low": 2, "note": 3}
 MOST_EXAMPLE = 120  # characters
 WORDS: dict[Holds, str] = {
     "rows": "rows of the samples that it was fitted on",
-    "words": "words of the texts",
-    "values": "values of columns",
+    "words": "words of the texts that it was fitted on",
+    "values": "values of the columns that it was fitted on",
     "bank": "what may be samples or their features",
     "centres": "centres, of small groups samples themselves",
     "labels": "the label of each sample",
@@ -60,11 +60,16 @@ class Finding(Strict):
         """What stands there, in one sentence without a full stop."""
         what = WORDS[self.holds]
         if self.basis != "compared":
-            many = f" ({self.num:,} numbers or texts)" if self.num else ""
-            return f"{what}{many}"
-        unseen = "" if self.num_unseen is None else f", {self.num_unseen:,} of the unseen ones"
-        kind = {"words": "private words", "values": "private values"}.get(self.holds, "private samples")
-        return f"{self.num:,} of {self.of:,} {kind} stand there{unseen}"
+            counted = (
+                f"{self.num:,} {what}"
+                if self.holds in LEAKS
+                else f"{what} ({self.num:,} {'entry' if self.num == 1 else 'entries'})"
+            )
+            return counted if self.num else what
+        unseen = "" if self.num_unseen is None else f" (unseen: {self.num_unseen:,})"
+        alone = "" if self.num_unseen is None else " that no unseen sample has"
+        kind = f"{self.holds}{alone}" if self.holds in ("words", "values") else "private samples"
+        return f"{self.num:,} of {self.of:,} {kind}{unseen}"
 
 
 class ScanRecord(Strict):
@@ -80,6 +85,7 @@ class ScanRecord(Strict):
     findings: tuple[Finding, ...]
     unread: tuple[str, ...]  # what could not be read, or not compared
     seconds: float = Field(ge=0)
+    date: str = ""  # in UTC, by ISO 8601
 
     @property
     def outcome(self) -> Outcome:
@@ -92,6 +98,18 @@ class ScanRecord(Strict):
     def exit_code(self) -> int:
         """0, 1 or 3, as of an audit."""
         return EXIT_CODES[self.outcome]
+
+    @property
+    def headline(self) -> str:
+        """The outcome in one sentence, as a person reads it."""
+        if self.outcome == "incomplete":
+            return "No verdict: not all of this file could be read or compared. Treat it as not cleared."
+        worst = next((each for each in self.findings if each.is_private), None)
+        if worst is not None:
+            return f"This file holds {worst.words}."
+        if self.num_private is None:
+            return "No class or name in this file is known to hold rows, words or values of samples."
+        return "No rows, words or values of the private samples were found in this file."
 
 
 class FolderRecord(Strict):
@@ -114,6 +132,16 @@ class FolderRecord(Strict):
     def exit_code(self) -> int:
         """0, 1 or 3."""
         return EXIT_CODES[self.outcome]
+
+    @property
+    def headline(self) -> str:
+        """The outcome in one sentence."""
+        total = len(self.files) + len(self.failed)
+        num = sum(each.outcome == "found" for each in self.files)
+        unsure = sum(each.outcome == "incomplete" for each in self.files) + len(self.failed)
+        files = f"{total:,} file{'s' if total != 1 else ''}"
+        more = f" {unsure:,} could not be read or compared whole: treat them as not cleared." if unsure else ""
+        return f"{num:,} of {files} {'hold' if num != 1 else 'holds'} rows, words or values of samples.{more}"
 
 
 def ordered(findings: Sequence[Finding]) -> tuple[Finding, ...]:

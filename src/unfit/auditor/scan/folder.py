@@ -52,7 +52,7 @@ class Job:
             record = scanned(held_in(path), name, file_facts(path), self.own, self.other, self.examples, began)
             return Line(name=name, size=size, changed=changed, record=record)
         except UnfitError as error:
-            return Line(name=name, size=size, changed=changed, failed=str(error))
+            return Line(name=name, size=size, changed=changed, failed=str(error).removeprefix(f"{path}: "))
 
     def key(self) -> dict[str, Any]:
         """What the rows follow from, besides the files."""

@@ -43,6 +43,8 @@ SEVERITY: dict[Holds, Severity] = {
 LEAKS: tuple[Holds, ...] = ("rows", "words", "values")  # what makes exit code 1
 OF_CLASSIFIERS = ("_label_encoder", "_label_binarizer", "label_binarizer_", "le_", "_le")  # of labels alone
 MANY = 64  # numbers of what may be a bank
+HOME = re.compile(r"(^|[\s\"'=:])(/home/|/Users/|[A-Za-z]:\\+Users\\)\w")  # a person's folder
+PATHS = ("names of files, folders or people", "delete the entry")
 OPTIMISER = ("running sums of gradients: they hold samples as weights do", "publish `state_dict()` alone")
 
 
@@ -102,7 +104,9 @@ def known_of(item: Item) -> tuple[Holds, str, str] | None:
 
 
 def by_name(item: Item) -> tuple[Holds, str, str] | None:
-    """Banks of samples and paths, by how they are called."""
+    """Banks of samples and paths, by how they are called; paths of a person by what they are."""
+    if any(HOME.search(text) for text in item.texts):
+        return ("paths", *PATHS)
     words = set(re.split(r"[^a-z_]+", item.path.lower()))
     words |= {part for word in words for part in word.split("_")}
     for row in table().names:

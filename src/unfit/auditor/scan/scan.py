@@ -6,6 +6,8 @@ import hashlib
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,16 @@ import torch
 from torch import Tensor
 
 from unfit.auditor.arrays import Arrays
-from unfit.auditor.calibration import p_more_often
 from unfit.auditor.comparability import compare_sets
 from unfit.auditor.labels import no_labels
 from unfit.auditor.published import SIGNIFICANT, beyond_chance
 from unfit.auditor.samples import Samples
-from unfit.auditor.scan.compare import Known, Mask, patterns_held, rows_held
+from unfit.auditor.scan.compare import MISSING, Known, Mask, hashes, patterns_held, rows_held
 from unfit.auditor.scan.data import Side, side_of
 from unfit.auditor.scan.findings import Finding, ScanRecord, base_name, is_leak_by_class, ordered, running, shown
 from unfit.auditor.scan.forms import forms_of, word_patterns
 from unfit.auditor.scan.known import SEVERITY, Holds, known_of
+from unfit.auditor.scan.overlap import Overlap, overlap_of
 from unfit.auditor.stored import Stored, stored_samples
 from unfit.base.contents import Item
 from unfit.base.held import Held, held_by, held_in
@@ -32,7 +34,6 @@ from unfit.base.held import Held, held_by, held_in
 MOST_PAIRS = 2.0**31  # rows of one array and samples that are compared for nearness: a few seconds
 MOST_COMPARED = 2**22  # values of both sets that are checked for being alike
 CHUNK = 2**23  # values of an array at once
-FEW_TEXTS = 3  # private words where the class says nothing: fewer are chance
 READ_BLOCK = 2**22
 
 
@@ -77,6 +78,10 @@ def scanned(
     groups = _groups(held.items)
     if own is None:
         findings = [group.by_class(examples) for group in groups if group.known]
+        banks = (group.items[0].path for group in groups if group.known and group.holds == "bank")
+        unread += [
+            f"`{path}` may hold samples, by its name: compare it with the private samples" for path in banks
+        ]
     else:
         matches = match(held.items, own, other)
         findings, unmatched = _compared(groups, matches, own, other, examples)
@@ -93,6 +98,7 @@ def scanned(
         findings=ordered(findings),
         unread=tuple(unread),
         seconds=time.perf_counter() - began,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -113,7 +119,7 @@ class Group:
     def by_class(self, examples: bool) -> Finding:
         assert self.known is not None
         texts = sum(len(each.texts) for each in self.items)  # the keys of a dict count, and not their numbers too
-        num = texts or sum(each.num_values for each in self.items)
+        num = texts or sum(_num_rows(each) if self.holds == "rows" else each.num_values for each in self.items)
         return self.finding(num, is_leak_by_class(self.holds), examples)
 
     def finding(self, num: int, is_private: bool, examples: bool) -> Finding:
@@ -133,6 +139,10 @@ class Group:
             purpose=purpose,
             remedy=remedy,
         )
+
+
+def _num_rows(item: Item) -> int:
+    return len(item.value) if isinstance(item.value, Tensor) and item.value.ndim > 1 else 1
 
 
 def _groups(items: Sequence[Item]) -> list[Group]:
@@ -199,12 +209,35 @@ def match(items: Sequence[Item], own: Side, other: Side | None) -> Matches:
         rare[:num] |= near.rare.numpy()
     elif not x.shape[1] and own.texts:
         texts = [*own.texts, *(other.texts if other else ())]
+        samples = np.array([*own.samples, *(own.num + i for i in (other.samples if other else ()))])
         for pattern in word_patterns(texts, items):
             for item in items:
                 for rows, _ in _matrices(item, {pattern.shape[1]}):
                     # short texts share their words with others: these are never too rare for chance
-                    _add(by_item, item, patterns_held(rows, pattern, total))
+                    here = np.zeros(total, dtype=bool)
+                    here[samples[patterns_held(rows, pattern)]] = True
+                    _add(by_item, item, here)
+    if x.shape[1] and _repeats(x, by_item, items, own):
+        rare[:] = False
     return Matches(by_item, _beyond(by_item, rare, own, other))
+
+
+def _repeats(x: npt.NDArray[np.float64], by_item: dict[int, Mask], items: Sequence[Item], own: Side) -> bool:
+    """Whether samples repeat so often that chance alone may have put the private ones into the file.
+
+    Columns that depend on each other make a row look rare that is not: what repeats among the samples tells.
+    """
+    from scipy.special import bdtrc
+
+    numbers, counts = np.unique(hashes(np.nan_to_num(x, nan=MISSING)), return_inverse=True, return_counts=True)[1:]
+    share = float((counts[numbers] > 1).mean())
+    if not by_item or not share or len(own.shape) == 3:  # an image that equals another is the same image
+        return False
+    tensors = [item.value for item in items if id(item) in by_item and isinstance(item.value, Tensor)]
+    rows = max((len(each) for each in tensors if each.ndim), default=len(x))
+    chance = 1 - (1 - share) ** max(1.0, rows / len(x))
+    found = int(np.logical_or.reduce([mask[: own.num] for mask in by_item.values()]).sum())
+    return float(bdtrc(found - 1, own.num, chance)) >= SIGNIFICANT
 
 
 def _add(by_item: dict[int, Mask], item: Item, here: Mask) -> None:
@@ -269,19 +302,30 @@ def _compared(
 ) -> tuple[list[Finding], list[str]]:
     """Findings by comparison where there are any, by class where there are none; and what was not matched."""
     found, unmatched = list[Finding](), list[str]()
+    alike = cache(lambda: _alike(own, other))
     for group in groups:
-        here = _rows_finding(group, matches, own, other, examples) or _texts_finding(group, own, other, examples)
-        here = here or _values_finding(group, own, other, examples)
+        is_told = group.holds in ("values", "words") and group.known is not None
+        here = _rows_finding(group, matches, own, other, examples)
+        overlap = None if here else overlap_of(group.items, own, other, is_told)
+        if overlap is not None and overlap.is_beyond_chance and alike():
+            here = _overlap_finding(group, overlap, examples)
         if here is not None:
             found.append(here)
         elif group.known:
             found.append(group.by_class(examples).model_copy(update={"is_private": False}))
-            if group.holds == "rows":
-                unmatched.append(
-                    f"`{group.items[0].path}` holds rows of samples, but none of those that were given: it was "
-                    "fitted on others, or on a form of them that is not known"
-                )
+            if why := _unmatched(group, overlap):
+                unmatched.append(f"`{group.items[0].path}` {why}")
     return found, unmatched
+
+
+def _unmatched(group: Group, overlap: Overlap | None) -> str | None:
+    """Why a class that stores samples is not cleared."""
+    if group.holds == "rows":
+        return (
+            "holds rows of samples, but none of those that were given: it was fitted on others, or on a form of "
+            "them that is not known"
+        )
+    return overlap.unsure if overlap is not None and group.holds in ("values", "words") else None
 
 
 def _rows_finding(group: Group, matches: Matches, own: Side, other: Side | None, examples: bool) -> Finding | None:
@@ -289,7 +333,7 @@ def _rows_finding(group: Group, matches: Matches, own: Side, other: Side | None,
     for item in group.items:
         here |= matches.by_item.get(id(item), np.zeros_like(here))
     private = here[: own.num] & matches.beyond
-    if not private.any():
+    if not private.any() or (other and here[own.num :].mean() > private.mean()):
         return None
     first = next(item for item in group.items if id(item) in matches.by_item)
     known = group.known if group.known and group.holds in ("rows", "bank", "centres") else None
@@ -316,63 +360,21 @@ def _row(own: Side, i: int) -> str:
     return shown(", ".join(f"{each:g}" for each in own.x[i][:20]) if own.x.shape[1] else own.texts[i])
 
 
-def _texts_finding(group: Group, own: Side, other: Side | None, examples: bool) -> Finding | None:
-    """Cells and words that only private samples have."""
-    here = {text for item in group.items for text in item.texts}
-    if not here or not own.texts:
-        return None
-    for kind in ("cells", "words"):
-        mine, theirs = getattr(own, kind), getattr(other, kind) if other else frozenset()
-        private, unseen = here & mine - theirs, here & theirs - mine
-        holds: Holds = "values" if kind == "cells" else "words"
-        told = group.known is not None and group.holds in ("values", "words")
-        sets = (len(private), len(mine - theirs), len(unseen), len(theirs - mine))
-        if _more_often(*sets, told=told):
-            return _of_set(group, holds, sets, other is not None, min(private) if examples else None)
-    return None
-
-
-def _values_finding(group: Group, own: Side, other: Side | None, examples: bool) -> Finding | None:
-    """Numbers that only private samples have, where the class is known to keep values."""
-    if group.holds != "values" or not own.x.shape[1]:
-        return None
-    arrays = [item.value for item in group.items if isinstance(item.value, Tensor)]
-    if not arrays:
-        return None
-    here = np.unique(np.concatenate([each.double().flatten().numpy(force=True) for each in arrays]))
-    theirs = other.values if other else np.zeros(0)
-    mine, others = np.setdiff1d(own.values, theirs), np.setdiff1d(theirs, own.values)
-    private = np.intersect1d(mine, here)
-    sets = (len(private), len(mine), len(np.intersect1d(others, here)), len(others))
-    if not _more_often(*sets, told=True):
-        return None
-    return _of_set(group, "values", sets, other is not None, f"{private[0]:g}" if examples else None)
-
-
-def _more_often(num: int, of: int, num_unseen: int, of_unseen: int, told: bool) -> bool:
-    """Where the class says that it keeps values, one is enough if no unseen one stands there."""
-    if told and num and not num_unseen:
-        return True
-    return num >= FEW_TEXTS and bool(of_unseen) and p_more_often(num, of, num_unseen, of_unseen) < SIGNIFICANT
-
-
-def _of_set(
-    group: Group, holds: Holds, sets: tuple[int, int, int, int], has_control: bool, example: str | None
-) -> Finding:
+def _overlap_finding(group: Group, overlap: Overlap, examples: bool) -> Finding:
     first = group.items[0]
-    known = group.known or (holds, "not known", "delete the entry")
+    known = group.known or (overlap.holds, "not known", "delete the entry")
     return Finding(
-        holds=holds,
+        holds=overlap.holds,
         path=first.path,
         num_places=len(group.items),
         owner=first.owner,
-        num=sets[0],
-        num_unseen=sets[2] if has_control else None,
-        of=sets[1],
+        num=overlap.num,
+        num_unseen=overlap.num_unseen,
+        of=overlap.of,
         is_private=True,
         basis="compared",
         severity="medium",
-        example=None if example is None else shown(example),
+        example=shown(overlap.example) if examples else None,
         purpose=known[1],
         remedy=known[2],
     )

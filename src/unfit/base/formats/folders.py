@@ -56,7 +56,7 @@ def _read_file(path: Path) -> Weights:
 
 
 def _read_shards(index: Path) -> Weights:
-    """The index says which file holds which tensor. A name that leads out of the folder is refused."""
+    """The index maps each tensor to its file. A name that leads out of the folder is refused."""
     places = _read_small(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UnfitError(f"{index}: expected `weight_map`, from the names of tensors to files")

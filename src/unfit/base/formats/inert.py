@@ -49,7 +49,7 @@ class Name:
 
 @dataclass(eq=False)
 class Inert:
-    """What the file says that an object was made of. Where it is an array or a tensor, `value` is that."""
+    """What an object was made of, by the file. Of an array or a tensor, `value` holds it."""
 
     kind: str
     args: Any = ()
@@ -287,7 +287,7 @@ class Storage:
 
 
 def storage_of(data: Any, kind: Any) -> Storage:
-    """Of as many whole values as there are bytes."""
+    """Whole values only: the bytes that are left over are dropped."""
     name = kind.short if isinstance(kind, Name) else str(kind)
     dtype = _STORAGES.get(name, torch.uint8)
     size = len(data) // dtype.itemsize * dtype.itemsize

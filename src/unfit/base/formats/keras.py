@@ -137,7 +137,7 @@ def _by_class(file: Any, config: dict[str, Any]) -> Datasets:
 
 
 def _place(file: Any) -> str:
-    """Where Keras 3 has its layers; early versions had them elsewhere."""
+    """The group of the layers in Keras 3; early versions had another."""
     return "layers" if "layers" in file else "_layer_checkpoint_dependencies"
 
 
@@ -341,7 +341,7 @@ def _conv(layer: Layer, place: Place) -> list[nn.Module]:
 
 
 def _same_pads(layer: Layer, place: Place, reach: list[int], stride: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Left, right, top, bottom: as many zeros as give ⌈side/stride⌉ outputs, the odd one at the end."""
+    """Left, right, top, bottom: the zeros that give ⌈side/stride⌉ outputs, the odd one at the end."""
     if len(place.shape) != 3:
         raise CannotReadError(f"inputs of shape {place.shape}")
     if layer.settings.get("padding", "valid") == "valid":

@@ -100,7 +100,7 @@ def bounded(num_bytes: int) -> Iterator[None]:
 def rehearsed(path: Path, read: Callable[[], T]) -> T:
     """What `read` gives, done once before in a process of its own: a library in C may crash on a damaged file.
 
-    There it has one thread and limited time. Where processes cannot be forked, it is read at once.
+    There it has one thread and limited time. If processes cannot be forked, it is read at once.
     """
     if not hasattr(os, "fork"):
         return read()

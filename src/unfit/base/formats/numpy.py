@@ -6,7 +6,7 @@ import io
 import math
 import zipfile
 from pathlib import Path
-from tokenize import TokenError  # what NumPy raises for a damaged header, beside SyntaxError
+from tokenize import TokenError  # what NumPy raises for a damaged header, like SyntaxError
 from typing import IO, Any
 
 import numpy as np

@@ -48,7 +48,7 @@ def read_onnx(path: Path) -> nn.Module:
 
 # Models that are no networks. Each of these keeps training samples, or values of them, as they are.
 SUPPORT_VECTORS = (
-    "a support vector machine, not a network: its support vectors are training samples, stored as they are"
+    "a support vector machine, not a network: its support vectors are training samples, stored unchanged"
 )
 TREES = "an ensemble of trees, not a network, whose thresholds lie between values of training samples"
 LINEAR = "a linear model, which holds one mixture of all samples for each output"
@@ -60,7 +60,7 @@ OTHERS = {
     "LinearClassifier": LINEAR,
     "LinearRegressor": LINEAR,
 }
-NEIGHBOURS = "a search for nearest neighbours, not a network: the file holds the training samples, as they are"
+NEIGHBOURS = "a search for nearest neighbours, not a network: the file holds the training samples unchanged"
 
 
 def _refuse_others(path: Path, kinds: set[str]) -> None:

@@ -27,7 +27,7 @@ HOLDERS = (
     "opt",
 )
 MOMENTS = ("exp_avg", "momentum_buffer")  # what Adam and its relatives, and SGD, call the running sum of gradients
-FILES = ("optimizer.pt", "optimizer.bin")  # what Hugging Face's libraries write beside the weights
+FILES = ("optimizer.pt", "optimizer.bin")  # what Hugging Face's libraries write next to the weights
 
 MOST_STEPS = 1e12  # that any training makes
 

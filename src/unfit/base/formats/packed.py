@@ -20,7 +20,7 @@ from unfit.base.formats.kinds import LEGACY_PYTORCH
 from unfit.base.formats.limits import MAX_CHECKPOINT, check_zip
 from unfit.base.formats.pickles import Machine
 
-MAPPED = 2**26  # bytes from which on a file is mapped into memory instead of read
+MAPPED = 2**26  # bytes from which a file is mapped into memory instead of read
 LEAST_UNPACKED, RATIO = 2**28, 100  # bytes that any file may unpack to, and times its own size
 BLOCK = 2**22
 MANY = 100_000  # pickles behind each other in one file
@@ -158,7 +158,7 @@ def _storage_key(key: Any) -> tuple[Any, str]:
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: memoryview) -> Any:
-    """Where it is not compressed, the bytes in the file itself."""
+    """The bytes in the file itself, if they are not compressed."""
     if entry.compress_type != zipfile.ZIP_STORED:
         return archive.read(entry)
     at = entry.header_offset
@@ -189,7 +189,7 @@ def _of_legacy(data: memoryview) -> Inside:
         at = machine.at
     keys = found[-1]
     if not isinstance(keys, list):
-        raise InertError("it does not say which storages it has")
+        raise InertError("it does not list its storages")
     known: dict[str, Storage] = {}
     for key in map(str, keys):
         kind = kinds.get(key, Name("torch.ByteStorage"))
@@ -210,7 +210,7 @@ def _of_legacy(data: memoryview) -> Inside:
 
 
 def _is_class(key: Any) -> bool:
-    """A module's class with its source, which older files keep beside it."""
+    """A module's class with its source, which older files keep next to it."""
     return isinstance(key, tuple) and len(key) > 1 and key[0] == "module" and isinstance(key[1], Name)
 
 

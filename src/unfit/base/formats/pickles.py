@@ -32,7 +32,7 @@ MAX_STEPS = 100_000_000  # instructions of one file: it has at most one per byte
 MAX_NUMBER = 1024  # bytes of a whole number
 MAX_NAME = 500  # characters of a class
 MAX_NESTED = 64  # arrays of objects in each other, each of which is a pickle of its own
-VIEWED = 4096  # bytes from which on they are shown instead of copied
+VIEWED = 4096  # bytes from which they are shown instead of copied
 WRAPPER = "joblib.numpy_pickle.NumpyArrayWrapper"  # an array whose values follow this instruction
 STOP, MARK = ord("."), object()
 
@@ -74,7 +74,7 @@ class Machine:
         except InertError:
             raise
         except (IndexError, struct.error, ValueError, OverflowError) as error:
-            raise InertError(f"damaged at byte {self.at:,}: {error}") from error
+            raise InertError(f"damaged at byte {self.at:,}") from error
 
     # What instructions need ----------------------------------------------------------------------------------
 

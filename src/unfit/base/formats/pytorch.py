@@ -66,7 +66,7 @@ def _culprit(error: pickle.UnpicklingError) -> str:
 
 
 def _tensors(path: Path, content: Any) -> Weights:
-    """The one mapping of tensors, beside optimiser states, epochs and settings."""
+    """The one mapping of tensors, next to optimiser states, epochs and settings."""
     for _ in range(MAX_DEPTH):
         if not isinstance(content, dict) or not content:
             raise UnfitError(

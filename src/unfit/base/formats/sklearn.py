@@ -51,7 +51,7 @@ def _perceptron(path: Path, mlp: Any) -> list[nn.Module]:
     if not all(hasattr(mlp, name) for name in ("coefs_", "intercepts_", "activation", "out_activation_")):
         raise NoAttackError(
             f"{path}: {_kind(mlp)} is not a fitted MLPClassifier or MLPRegressor: no attack applies; `unfit scan` "
-            "says what stands in it"
+            "lists what stands in it"
         )
     if mlp.activation not in ACTIVATIONS or mlp.out_activation_ not in LOGITS:
         raise UnfitError(f"{path}: cannot read the activations {mlp.activation!r} and {mlp.out_activation_!r}")

@@ -69,7 +69,7 @@ class Skops:
         return found
 
     def mapping(self, node: dict[str, Any], content: Any, depth: int) -> dict[Any, Any]:
-        """Keys are texts in JSON; `key_types` says what they were."""
+        """Keys are texts in JSON; `key_types` has their types."""
         if not isinstance(content, dict):
             raise InertError("a dict without entries")
         values = {key: self.value(each, depth) for key, each in content.items()}
