@@ -22,6 +22,7 @@ from unfit.attacker.attacks.peel import (
     find_columns,
     fit_columns,
     least_on,
+    likely_off,
     loose_components,
     missing_space,
     peel,
@@ -69,7 +70,7 @@ def proven_columns(change: Change, rounds: int) -> Tensor:
     settings, known = Peel(), change.rows.new_zeros(0, len(change.rows))
     for turn in range(rounds):
         x = loose_components(change, known, turn, settings)
-        known = add_certain(change, known, find_columns(change, x, settings.column_iterations))
+        known = add_certain(change, known, find_columns(change, x, settings.column_iterations), likely_off(change.sums(x)))
     return known
 
 

@@ -50,9 +50,9 @@ def reweighted(space: Tensor, off: Tensor, guess: Tensor, widths: list[float]) -
     return level(a)
 
 
-def sharper(space: Tensor, a: Tensor, width: float) -> Tensor:
-    """The vector (w,) with the least Σ a² / (a₀² + width²), where a₀ is the one given: by inverse iteration."""
-    c = null_near(weighted(space, 1 / (a[None].square() + width**2), TINY)[0], a @ space)
+def sharper(space: Tensor, a: Tensor, width: float, off: Tensor | float = 1.0) -> Tensor:
+    """The vector (w,) with the least Σ off · a² / (a₀² + width²), where a₀ is the one given: by inverse iteration."""
+    c = null_near(weighted(space, off / (a[None].square() + width**2), TINY)[0], a @ space)
     return level((space @ c)[None])[0]
 
 

@@ -61,13 +61,14 @@ SLOWLY = 40  # steps from the first width to the last; 12 find two thirds as man
 
 # Step 2: proof
 VANISHES = 0.01  # of a column's mean size: so far the search comes, which works in single precision
-SHARPEN = 60  # steps from there to the size of rounding; 24 leave twice as many columns beside the right ones
+SHARPEN = 60  # steps from there to the size of rounding; 24 leave twice as many columns near the right ones
 AT_REST = 3  # steps at the last width
 SAME_COLUMN = 0.9999  # |cosine| of two columns that are the same
 
-# Step 3: peel. Ranks and contrasts change from round to round, because each finds other samples.
+# Step 3: peel. Ranks, contrasts and sizes change from round to round, because each finds other samples.
 SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the samples still mixed
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
+SIZES = (1.0, 0.4)  # of a component, times the usual: unmixing leaves it open, and gates depend on it where biases are
 NEARLY_ZERO = 0.1  # of a column's mean size: what a column near the right one may vanish on; 0.03 does as well
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 LAST_FEW = 3  # times the patience once nearly all are found: rounds are short then, and what is missing costs all
@@ -156,13 +157,13 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
         x = loose_components(change, known, turn, settings)
         if not turn and least > float((change.sums(x) < 0).sum(1).float().quantile(HOPEFUL)):
             return []  # too many samples for this width: not even a right column could vanish so often
-        before = len(known)
+        before, off = len(known), likely_off(change.sums(x))
         found = find_columns(change, x, steps)
         if left is not None:
             guess = find_columns(change, x, steps, left)
-            found = torch.cat([found, find_columns(change, x, steps, guess=guess)])
-            found = torch.cat([found, led_on(change, found, change.sums(torch.cat([x, x])) < 0)])
-        known = add_certain(change, known, found)
+            found, off = torch.cat([found, find_columns(change, x, steps, guess=guess)]), torch.cat([off, off])
+            found, off = torch.cat([found, led_on(change, found, off)]), torch.cat([off, off])
+        known = add_certain(change, known, found, off)
         if len(known) >= change.n:  # all there, or more than there can be: now wrong ones show
             known = consistent(change, known[: change.n])[0]
         most, stale = max(most, len(known)), 0 if len(known) > most else stale + 1
@@ -243,7 +244,7 @@ def vanishing(columns: Tensor) -> Tensor:
     return columns.abs() < VANISHES * columns.abs().mean(-1, keepdim=True)
 
 
-def add_certain(change: Change, known: Tensor, found: Tensor) -> Tensor:
+def add_certain(change: Change, known: Tensor, found: Tensor, off: Tensor) -> Tensor:
     """The known columns and those found that are certain and new, best first: (k, w), float64."""
     zeros = vanishing(found).sum(1)
     least = least_zeros(change.space, LEAST_WIDTH)
@@ -252,6 +253,8 @@ def add_certain(change: Change, known: Tensor, found: Tensor) -> Tensor:
             break
         if is_new(found[i].double(), known):
             column = certain(change, sharpen(change, found[i]))
+            if column is None:
+                column = certain(change, sharpen(change, found[i], LAST_EPS, off[i]))
             if column is not None and is_new(column, known):
                 known = torch.cat([known, column[None]])
     return known
@@ -267,19 +270,20 @@ def certain(change: Change, column: Tensor) -> Tensor | None:
     return level((change.space @ found.coordinates)[None])[0] if found.holds else None
 
 
-def sharpen(change: Change, column: Tensor) -> Tensor:
+def sharpen(change: Change, column: Tensor, first: float = VANISHES, off: Tensor | float = 1.0) -> Tensor:
     """Compute the column again in double precision, down to zeros that are as small as rounding makes them.
 
-    As the width falls, slowly, neurons that were on for a while and learnt a little are left out. A vector with
-    more exact zeros than come by chance is at its end.
+    As the width falls, slowly, neurons that were on for a while and learnt a little are left out. A column that has few
+    zeros and many values that are merely small is left where the first width is wide, and found where it is not
+    and only neurons that are likely `off` count. A vector with more exact zeros than come by chance is at its end.
     """
     a = level(column[None].double())[0]
     last = change.zero(a[None]).item()
     enough = least_zeros(change.space, last)
-    for width in falling(VANISHES, last, SHARPEN):
+    for width in falling(first, last, SHARPEN):
         if change.zeros(a[None]).sum() >= enough:
             break
-        a = sharper(change.space, a, width)
+        a = sharper(change.space, a, width, off)
     for _ in range(AT_REST):
         a = sharper(change.space, a, last)
     return a
@@ -301,7 +305,7 @@ def loose_components(change: Change, known: Tensor, turn: int, settings: Peel) -
     whole, right = right[: min(left, change.n - 1)], right[:rank]
     contrast, seed = CONTRASTS[turn % len(CONTRASTS)], settings.seed + turn
     mixing = separate(edge_groups(right, change.layout), *contrast, settings.unmix_iterations, seed)
-    x = rescale(mixing @ right, TYPICAL_STD)
+    x = rescale(mixing @ right, TYPICAL_STD * SIZES[turn // 2 % len(SIZES)])
     both = torch.cat([x, -x])
     if change.features is None or turn % 2:
         return both
@@ -323,7 +327,7 @@ def missing_space(change: Change, known: Tensor) -> Tensor:
 def led_on(change: Change, near: Tensor, off: Tensor) -> Tensor:
     """These vectors (k, w), each led on by `least_on` from where sharpening ends. (k, w)"""
     pairs = zip(near, off, strict=True)
-    return torch.stack([least_on(change, sharpen(change, column), each) for column, each in pairs]).to(near)
+    return torch.stack([least_on(change, sharpen(change, column), each > 0.5) for column, each in pairs]).to(near)
 
 
 def least_on(change: Change, column: Tensor, off: Tensor) -> Tensor:
