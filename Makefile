@@ -7,9 +7,9 @@ INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint docs dist installed zoo fuzz bench results reproduction schema gallery
+.PHONY: demo test lint docs dist checked release installed zoo fuzz bench results reference pictures reproduction schema gallery
 
-demo: $(LIGHT)  ## train a face detector, reconstruct its training faces, write the page
+demo: $(LIGHT)  ## train a digit classifier, recover its training images, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
 
 test: $(READY)
@@ -23,6 +23,14 @@ lint: $(READY)
 dist: $(READY)  ## the wheel and the source distribution, in dist/
 	rm -rf dist
 	$(BIN)/hatchling build
+
+checked: dist  ## the same, checked: metadata, contents of the wheel, one version everywhere
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python benchmarks/release.py dist
+
+# Nothing is uploaded: that is left to a person.
+release: lint docs test installed checked  ## build, check and tag this version
+	$(BIN)/python benchmarks/release.py dist --tag
 
 # A new environment has the wheel alone. Its dependencies are those of .venv, which it sees through a .pth file; the
 # editable install there does not count, since it is itself a .pth file, and these are read in an environment's own folder.
@@ -45,7 +53,7 @@ zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo
 fuzz: $(READY)  ## mutated files of every kind: an answer or one error; make fuzz COUNT=100000
 	$(BIN)/python benchmarks/fuzz.py --count $(COUNT)
 
-bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
+bench: $(READY)  ## measure the numbers of the pages of evidence: make bench DATA=folder-of-cifar-10-batches-bin
 	$(BIN)/python benchmarks/results.py "$(DATA)"
 	$(BIN)/python benchmarks/kkt.py "$(DATA)"
 	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
@@ -59,8 +67,14 @@ bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=fol
 	$(BIN)/unfit fit --data "cifar10:$(DATA)" --n 100 --out runs/throughput --force
 	$(BIN)/python benchmarks/throughput.py runs/throughput
 
-results: $(READY)  ## docs/results.md and the numbers that verdicts quote, from what the benchmarks have stored
+results: $(READY)  ## the pages of evidence and the numbers that verdicts quote, from what the benchmarks have stored
 	$(BIN)/python benchmarks/page.py
+
+reference: $(READY)  ## docs/cli.md, from what the commands say of themselves
+	$(BIN)/python benchmarks/reference.py
+
+pictures: $(READY)  ## the pictures of the README, from a run of the demo
+	$(BIN)/python benchmarks/pictures.py
 
 reproduction: $(READY)  ## docs/reproduction: every figure and table at small scale; DATA as above, with mnist in it
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force

@@ -88,8 +88,9 @@ def test_what_is_stored_adds_up(section: page.Section) -> None:
 def test_other_counts_reach_the_package(
     section: page.Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("STORED", "RESULTS", "MEASURED"):
+    for name in ("STORED", "README", "MEASURED"):
         monkeypatch.setattr(page, name, tmp_path / name)
+    monkeypatch.setattr(page, "DOCS", tmp_path)
     for each in (
         section.model_copy(update={"counts": {"num_exact": 7}}),
         page.Section(title="No counts", place=2, content=[["w"]]),
