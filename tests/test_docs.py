@@ -45,7 +45,7 @@ README = "README.md"
 DEMO = "unfit demo --out unfit-demo --force"  # what `make demo` runs
 
 LANGUAGES = {"python", "sh"}  # what is run
-OTHERS = {"bibtex", "text", "diff", "json", "yaml", "dockerfile", "{toctree}", "{eval-rst}"}  # what is only read
+OTHERS = {"bibtex", "none", "text", "diff", "json", "yaml", "dockerfile", "{toctree}", "{eval-rst}"}  # what is only read
 REASONS = {"it needs a cluster", "it needs files of your own", "it takes minutes"}
 NOT_RUN = re.compile(r"\*Not run by the tests: (.*)\.\*\n\n\Z")
 BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
