@@ -21,6 +21,7 @@ from PIL import Image
 import pictures
 import reference
 import unfit
+from unfit.auditor.record import Record
 from unfit.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,17 @@ README = "README.md"
 DEMO = "unfit demo --out unfit-demo --force"  # what `make demo` runs
 
 LANGUAGES = {"python", "sh"}  # what is run
-OTHERS = {"bibtex", "none", "text", "diff", "json", "yaml", "dockerfile", "{toctree}", "{eval-rst}"}  # what is only read
+OTHERS = {
+    "bibtex",
+    "none",
+    "text",
+    "diff",
+    "json",
+    "yaml",
+    "dockerfile",
+    "{toctree}",
+    "{eval-rst}",
+}  # what is only read
 REASONS = {"it needs a cluster", "it needs files of your own", "it takes minutes"}
 NOT_RUN = re.compile(r"\*Not run by the tests: (.*)\.\*\n\n\Z")
 BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
@@ -206,6 +217,13 @@ def test_each_equation_names_a_function_that_exists() -> None:
 def test_the_reference_has_every_public_name() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r":: unfit\.(\w+)$", text, re.M)) == sorted(dir(unfit))
+
+
+def test_every_field_of_the_record_has_a_row_and_no_other() -> None:
+    text = (ROOT / "docs" / "audit-json.md").read_text(encoding="utf-8")
+    table = text[text.index("| field | meaning |") :].split("\n\n")[0]
+    firsts = "".join(row.split("|")[1] for row in table.splitlines()[2:])
+    assert sorted(re.findall(r"`(\w+)`", firsts)) == sorted(Record.model_fields)
 
 
 def headings(page: Path) -> set[str]:
