@@ -53,7 +53,7 @@ zoo: $(READY)  ## forty models with known truth: does the verdict hold? make zoo
 fuzz: $(READY)  ## mutated files of every kind: an answer or one error; make fuzz COUNT=100000
 	$(BIN)/python benchmarks/fuzz.py --count $(COUNT)
 
-bench: $(READY)  ## measure the numbers of the pages of evidence: make bench DATA=folder-of-cifar-10-batches-bin
+bench: $(READY)  ## measure every number in docs/results.md: make bench DATA=folder-of-cifar-10-batches-bin
 	$(BIN)/python benchmarks/results.py "$(DATA)"
 	$(BIN)/python benchmarks/kkt.py "$(DATA)"
 	$(BIN)/python benchmarks/leaderboard.py "$(DATA)"
