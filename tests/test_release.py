@@ -68,6 +68,18 @@ def test_another_version_in_any_file_is_refused(dist: Path, tmp_path: Path) -> N
         (tmp_path / name).write_text(text, encoding="utf-8")
 
 
+def test_the_readme_cites_what_the_citation_file_says() -> None:
+    cited = read_yaml(ROOT / "CITATION.cff")
+    entry = (ROOT / "README.md").read_text("utf-8").split("```bibtex")[1].split("```")[0]
+    authors = " and ".join(f"{{{author['name']}}}" for author in cited["authors"])
+    for line in (
+        f"author = {{{authors}}},",
+        f"title = {{{cited['title']}}},",
+        f"version = {{{cited['version']}}}",
+    ):
+        assert f"  {line}\n" in entry
+
+
 def test_the_workflow_and_the_hooks_run_what_is_there() -> None:
     workflow = read_yaml(ROOT / ".github" / "workflows" / "ci.yml")
     schema_of("github-workflows").validate(workflow)
