@@ -79,6 +79,7 @@ pictures: $(READY)  ## the pictures of the README, from a run of the demo
 reproduction: $(READY)  ## docs/reproduction: every figure and table at small scale; DATA as above, with mnist in it
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force
 	$(BIN)/unfit reproduce all --data-dir "$(DATA)" --out docs/reproduction
+	rm -f docs/reproduction/*/*/figure.svg
 
 gallery: $(READY)  ## a page and a report for each verdict and kind of data, in build/gallery
 	$(BIN)/python benchmarks/gallery.py build/gallery
