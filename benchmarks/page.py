@@ -45,9 +45,9 @@ ones. Seeds 0, 1, 2 draw the training samples and the initial weights. Numbers a
 brackets.
 """
 HEADS = {  # of each page, by the name of its file
-    "reconstruction": "# What is recovered",
-    "false-positives": "# False positives: how often is a verdict wrong?",
-    "performance": "# Reproduction of the papers, and performance",
+    "reconstruction": "# What is recovered\n\nBy attack, optimiser and kind of sample, each with its control on unseen samples.",
+    "false-positives": "# False positives: how often is a verdict wrong?\n\nProofs on samples that are known, and audits of samples that a model was *not* trained on. Tables call those *strangers*.",
+    "performance": "# Reproduction of the papers, and performance\n\nWhat the papers report and what is measured here, both solvers in one race, and what an attack costs.",
 }
 PAGES = {  # of sections that are on another page than the first of `HEADS`
     "confidence-does-it-mean-true": "false-positives",
