@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint docs dist checked release installed zoo fuzz bench results reference pictures reproduction schema gallery
+.PHONY: demo test lint docs dist checked release installed zoo fuzz bench results reference pictures notebooks reproduction schema gallery
 
 demo: $(LIGHT)  ## train a digit classifier, recover its training images, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -75,6 +75,9 @@ reference: $(READY)  ## docs/cli.md, from what the commands say of themselves
 
 pictures: $(READY)  ## the pictures of the README, from a run of the demo
 	$(BIN)/python benchmarks/pictures.py
+
+notebooks: $(READY)  ## the outputs of docs/notebooks
+	$(BIN)/python benchmarks/notebooks.py
 
 reproduction: $(READY)  ## docs/reproduction: every figure and table at small scale; DATA as above, with mnist in it
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force
