@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -
 DATA ?= $(UNFIT_DATA)
 COUNT ?= 1000
 
-.PHONY: demo test lint docs dist checked release installed zoo fuzz bench results reference pictures notebooks reproduction schema gallery
+.PHONY: demo test lint docs dist installed zoo fuzz bench results reproduction schema gallery
 
 demo: $(LIGHT)  ## train a digit classifier, recover its training images, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
@@ -24,6 +24,7 @@ dist: $(READY)  ## the wheel and the source distribution, in dist/
 	rm -rf dist
 	$(BIN)/hatchling build
 
+.PHONY: checked release reference pictures notebooks
 checked: dist  ## the same, checked: metadata, contents of the wheel, one version everywhere
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python benchmarks/release.py dist
