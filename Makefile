@@ -9,7 +9,7 @@ COUNT ?= 1000
 
 .PHONY: demo test lint docs dist installed zoo fuzz bench bench-stale results reproduction schema gallery
 
-demo: $(LIGHT)  ## train a face detector, reconstruct its training faces, write the page
+demo: $(LIGHT)  ## train a digit classifier, recover its training images, write the page
 	$(BIN)/unfit demo --out unfit-demo --force
 
 test: $(READY)
@@ -23,6 +23,15 @@ lint: $(READY)
 dist: $(READY)  ## the wheel and the source distribution, in dist/
 	rm -rf dist
 	$(BIN)/hatchling build
+
+.PHONY: checked release reference pictures notebooks
+checked: dist  ## the same, checked: metadata, contents of the wheel, one version everywhere
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python benchmarks/release.py dist
+
+# Nothing is uploaded: that is left to a person.
+release: lint docs test installed checked  ## build, check and tag this version
+	$(BIN)/python benchmarks/release.py dist --tag
 
 # A new environment has the wheel alone. Its dependencies are those of .venv, which it sees through a .pth file; the
 # editable install there does not count, since it is itself a .pth file, and these are read in an environment's own folder.
@@ -51,12 +60,22 @@ bench: $(READY)  ## measure every number of the evidence pages: make bench DATA=
 bench-stale: $(READY)  ## the same for sections whose code has changed since
 	$(BIN)/python benchmarks/bench.py "$(DATA)" --stale
 
-results: $(READY)  ## docs/results.md and the numbers that verdicts quote, from what the benchmarks have stored
+results: $(READY)  ## the pages of evidence and the numbers that verdicts quote, from what the benchmarks have stored
 	$(BIN)/python benchmarks/page.py
+
+reference: $(READY)  ## docs/cli.md, from what the commands say of themselves
+	$(BIN)/python benchmarks/reference.py
+
+pictures: $(READY)  ## the pictures of the README, from a run of the demo
+	$(BIN)/python benchmarks/pictures.py
+
+notebooks: $(READY)  ## the outputs of docs/notebooks
+	$(BIN)/python benchmarks/notebooks.py
 
 reproduction: $(READY)  ## docs/reproduction: every figure and table at small scale; DATA as above, with mnist in it
 	$(BIN)/unfit reproduce haim2022/fig1 --attack auto --attack paper --data-dir "$(DATA)" --out docs/reproduction --force
 	$(BIN)/unfit reproduce all --data-dir "$(DATA)" --out docs/reproduction
+	rm -f docs/reproduction/*/*/figure.svg
 
 gallery: $(READY)  ## a page and a report for each verdict and kind of data, in build/gallery
 	$(BIN)/python benchmarks/gallery.py build/gallery

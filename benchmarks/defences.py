@@ -83,11 +83,11 @@ def pruned(share: float) -> Change:
 def shuffled(model: nn.Module) -> None:
     """The function of docs/initial-weights.md."""
     text = Path(__file__).parents[1].joinpath("docs", "initial-weights.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?def shuffle_start.*?)```", text, re.S)
+    code = re.search(r"```python\n(.*?def shuffle_initial_weights.*?)```", text, re.S)
     assert code
     names: dict[str, Change] = {}
     exec(code[1], names)
-    names["shuffle_start"](model)
+    names["shuffle_initial_weights"](model)
 
 
 CASES = {

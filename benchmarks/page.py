@@ -1,9 +1,9 @@
-"""docs/results.md: benchmarks store their sections as JSON in benchmarks/stored, and `make results` renders them.
+"""The pages of evidence: benchmarks store their sections as JSON in benchmarks/stored, and `make results` renders them.
 
-It renders the pages of docs/reproduction, too, from what is stored there. Numbers that verdicts quote are counts of a section. They are written to src/unfit/auditor/measured.json along with the page.
+`PAGES` says which page a section is on, `headlines` which numbers the index of evidence and the README quote. The pages of docs/reproduction are rendered, too, from what is stored there. Numbers that verdicts quote are counts of a section. They are written to src/unfit/auditor/measured.json along with the pages.
 
 python benchmarks/page.py                     # render
-python benchmarks/page.py take TITLE [CODE…]  # store a section as docs/results.md has it now, written by hand
+python benchmarks/page.py take TITLE [CODE…]  # store a section as its page has it now, written by hand
 
 CODE, a room or a module under src/unfit such as `attacker` or `lab/fit.py`, says what the section measures: where
 that has another hash today, the page says so. Who takes a section with CODE says that today's code was measured.
@@ -24,6 +24,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+import headlines
 from unfit.base.files import read_as, write_json
 from unfit.base.times import duration
 from unfit.base.versions import versions
@@ -31,20 +32,45 @@ from unfit.lab.measurement import SOURCE, Measurement, Table, hashes, machine, m
 
 ROOT = Path(__file__).parents[1]
 DOCS, STORED = ROOT / "docs", Path(__file__).parent / "stored"
-RESULTS = DOCS / "results.md"
+README = ROOT / "README.md"
 MEASURED = SOURCE / "auditor" / "measured.json"
 SEEDS = (0, 1, 2)
 BUSY = 0.1  # cores that others keep busy; beside more, seconds measure them too
 LOOK = 2.0  # seconds of looking at the machine before a benchmark that measures seconds
 SECONDS = re.compile(r"(seconds|.*, s)( .*)?")  # columns of them; `processor seconds` do not depend on others
-HEAD = """# Results
-
-`make bench` measures the sections of this page and stores them in `benchmarks/stored`; `make results` renders what is
-stored. A section says if the code that it measured has changed since. Beside other work a benchmark states no seconds.
-CIFAR-10 is read from `data_batch_1.bin` and `test_batch.bin`; pictures decoded from JPEG copies differ slightly from the
-official ones. Seeds 0, 1, 2 draw the training samples and the initial weights. Numbers are means over the seeds, with the extremes
-in brackets.
+HOW = """`make bench` measures these sections and stores them in `benchmarks/stored`; `make results` renders what is stored. A section
+says if the code that it measured has changed since. If other processes kept the machine busy, a benchmark states no seconds.
+CIFAR-10 is read from `data_batch_1.bin` and `test_batch.bin`; images decoded from JPEG copies differ slightly from the official
+ones. Seeds 0, 1, 2 draw the training samples and the initial weights. Numbers are means over the seeds, with the extremes in
+brackets.
 """
+HEADS = {  # of each page, by the name of its file
+    "reconstruction": "# What is recovered\n\nBy attack, optimiser and kind of sample, each with its control on unseen samples.",
+    "false-positives": "# False positives: how often is a verdict wrong?\n\nProofs on samples that are known, and audits of samples that a model was *not* trained on. Tables call those *strangers*.",
+    "performance": "# Reproduction of the papers, and performance\n\nWhat the papers report and what is measured here, both solvers in one race, and what an attack costs.",
+}
+PAGES = {  # of sections that are on another page than the first of `HEADS`
+    "confidence-does-it-mean-true": "false-positives",
+    "embeddings-how-many-verdicts-are-false": "false-positives",
+    "proofs-how-many-are-false": "false-positives",
+    "samples-in-another-part-of-the-file-does-anything-pass-unseen": "false-positives",
+    "scan-how-many-leaks-are-false": "false-positives",
+    "strangers-with-a-base-how-many-leaks-are-false": "false-positives",
+    "strangers-without-a-base-how-many-leaks-are-false": "false-positives",
+    "the-zoo-does-the-verdict-hold": "false-positives",
+    "two-copies-and-several-checkpoints-controls": "false-positives",
+    "a-sweep-against-single-runs": "performance",
+    "matching-at-scale": "performance",
+    "pooling-a-sweep": "performance",
+    "scan-a-registry-killed-and-resumed": "performance",
+    "scan-how-long-it-takes": "performance",
+    "targets-h22-s-table-1-in-hundreds-of-steps": "performance",
+    "the-circle": "performance",
+    "the-papers-claims-where-they-do-not-hold-here-and-what-else-we-found": "performance",
+    "the-papers-solver-against-the-fast-one": "performance",
+    "the-papers-solver-with-many-settings": "performance",
+    "what-the-kkt-attack-costs": "performance",
+}
 
 
 class Section(Measurement):
@@ -58,6 +84,20 @@ class Section(Measurement):
     @property
     def file(self) -> Path:
         return STORED / f"{re.sub(r'[^a-z0-9]+', '-', self.title.lower()).strip('-')}.json"
+
+    @property
+    def page(self) -> str:
+        return PAGES.get(self.file.stem, next(iter(HEADS)))
+
+    @property
+    def anchor(self) -> str:
+        """What a link to it ends with."""
+        return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether today's code is what was measured."""
+        return bool(self.code) and not older(self)
 
     @property
     def text(self) -> str:
@@ -180,8 +220,9 @@ def place_of(title: str) -> int:
     return next((s.place for s in every if s.title == title), max((s.place for s in every), default=0) + 1)
 
 
-def page() -> str:
-    return (HEAD + "\n" + "\n".join(section.text for section in stored())).rstrip() + "\n"
+def page(name: str) -> str:
+    texts = [section.text for section in stored() if section.page == name]
+    return "\n".join((f"{HEADS[name]}\n", HOW, *texts)).rstrip() + "\n"
 
 
 def quoted() -> dict[str, dict[str, int | float]]:
@@ -190,15 +231,20 @@ def quoted() -> dict[str, dict[str, int | float]]:
 
 
 def render() -> None:
-    RESULTS.write_text(page(), encoding="utf-8")
+    for name in HEADS:
+        (DOCS / f"{name}.md").write_text(page(name), encoding="utf-8")
+    for path in (DOCS / "results.md", README):
+        if path.exists():
+            path.write_text(headlines.filled(path.read_text("utf-8"), stored()), encoding="utf-8")
     write_json(MEASURED, quoted())
 
 
 def take(title: str, code: Sequence[str]) -> None:
     """Store what a person wrote under a title of the page; numbers of a benchmark keep what is known of them."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", RESULTS.read_text("utf-8"), re.M | re.S)
+    text = "\n".join((DOCS / f"{name}.md").read_text("utf-8") for name in HEADS)
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.M | re.S)
     if not found:
-        sys.exit(f"docs/results.md has no section {title!r}")
+        sys.exit(f"no page of evidence has a section {title!r}")
     known = next(
         (s.model_dump() for s in stored() if s.title == title), {"title": title, "place": place_of(title)}
     )

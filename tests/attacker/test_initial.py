@@ -541,7 +541,7 @@ def test_impossible_seeds_are_refused(seeds: int | range) -> None:
 
 def test_the_defence_in_the_docs_holds() -> None:
     """With the initial weights shuffled by the system's randomness, the right seed is no use."""
-    code = re.search(r"```python\n(.*?def shuffle_start.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
+    code = re.search(r"```python\n(.*?def shuffle_initial_weights.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     assert code
     names: dict[str, Callable[[nn.Module], None]] = {}
     exec(code[1], names)
@@ -549,7 +549,7 @@ def test_the_defence_in_the_docs_holds() -> None:
     def defended() -> nn.Module:
         model = plain()
         before = [parameter.detach().clone() for parameter in model.parameters()]
-        names["shuffle_start"](model)
+        names["shuffle_initial_weights"](model)
         for old, new in zip(before, model.parameters(), strict=True):
             assert torch.equal(old.flatten().sort().values, new.detach().flatten().sort().values)
         return model

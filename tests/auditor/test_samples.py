@@ -229,7 +229,7 @@ def test_an_audit_needs_no_extra_and_a_source_that_does_says_which(tmp_path):
     lines = [
         f"fit --data {data} --n 4 --arch 10 --flow-time 1 --out {tmp_path}/run",
         f"audit {tmp_path}/run --data {data} --method weights --window 3 --out {tmp_path}/audit",
-        f"demo --out {tmp_path}/demo",
+        f"demo --data faces --out {tmp_path}/demo",
         f"fit --data mnist5k --n 10 --out {tmp_path}/digits",
     ]
     code = [sys.executable, "-c", WITHOUT_EXTRAS]

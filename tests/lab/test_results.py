@@ -1,4 +1,4 @@
-"""docs/results.md is what its command renders; its sections say if the code has changed."""
+"""The pages of evidence are what their command renders; sections say if the code has changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import headlines
 import page
 from page import Section, Watch, parse, take, write_section
 from unfit.base.errors import UnfitError
@@ -31,14 +32,52 @@ LINES = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A page of its own, of sections of its own."""
     monkeypatch.setattr(page, "STORED", tmp_path / "stored")
-    monkeypatch.setattr(page, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(page, "DOCS", tmp_path)
+    monkeypatch.setattr(page, "README", tmp_path / "README.md")
     monkeypatch.setattr(page, "MEASURED", tmp_path / "measured.json")
     monkeypatch.setattr(page, "LOOK", 0.05)
     return tmp_path
 
 
-def test_the_page_is_what_the_command_renders() -> None:
-    assert page.RESULTS.read_text("utf-8") == page.page(), "run `make results`, and commit docs/results.md"
+SAY = "run `make results`, and commit what it writes"
+
+
+@pytest.mark.parametrize("name", page.HEADS)
+def test_each_page_is_what_the_command_renders(name: str) -> None:
+    assert (page.DOCS / f"{name}.md").read_text("utf-8") == page.page(name), SAY
+
+
+@pytest.mark.parametrize("path", [page.README, page.DOCS / "results.md"], ids=lambda path: path.name)
+def test_each_number_of_the_readme_and_of_the_index_is_stored_or_says_that_it_is_older(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert headlines.MARKED.search(text)
+    assert headlines.filled(text, page.stored()) == text, SAY
+
+
+def test_every_section_is_on_one_page() -> None:
+    texts = {name: page.page(name) for name in page.HEADS}
+    assert set(page.PAGES.values()) < set(texts)
+    for section in page.stored():
+        assert [name for name, text in texts.items() if f"\n{section.text}" in text] == [section.page]
+
+
+def headline(content: list[Table], code: dict[str, str]) -> tuple[str, ...]:
+    section = Section(title="A race", place=1, code=code, content=content, counts={"num": 7})
+    cells = (("a", "w"), ("b", "x", "y#1"), ("num",))
+    (row,) = headlines.table(
+        [headlines.Headline("has", "{2} models", "{0}", "{1}", "a-race", cells, "0")], [section], "docs/"
+    ).rows
+    return row
+
+
+def test_a_headline_quotes_cells_and_says_if_they_are_older() -> None:
+    content = [Table(columns=("", "v", "w", "y"), rows=(("a", "", "**5**", ""), ("b", "x", "", "3 (0.5)")))]
+    row = headline(content, {"lab": hash_of("lab")})
+    assert row == ("has", "7 models", "5", "0.5", "0", "[section](docs/reconstruction.md#a-race)")
+    assert headline(content, {"lab": "0"})[-1].endswith(", *older*")
+    assert headline(content, {})[-1].endswith(", *older*")  # nobody knows
+    with pytest.raises(ValueError, match="too many"):
+        headline([*content, Table(columns=("", "w"), rows=(("a", "6"),))], {})
 
 
 def test_a_section_is_stored_and_rendered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +85,7 @@ def test_a_section_is_stored_and_rendered(folder: Path, monkeypatch: pytest.Monk
     write_section("One", LINES, ("lab/fit.py",))
     write_section("Two", ["More."], ("lab",))
     write_section("One", [*LINES, "Again."], ("lab/fit.py",))  # in its old place
-    text = (folder / "results.md").read_text("utf-8")
+    text = (folder / "reconstruction.md").read_text("utf-8")
     assert text.index("## One") < text.index("Again.") < text.index("## Two")
     assert "\n".join(LINES) in text
     assert "Others kept" in text
@@ -100,11 +139,11 @@ def test_what_changes_no_number_changes_no_hash() -> None:
 def test_beside_others_no_seconds_are_stated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "BUSY", -1)
     write_section("One", LINES, ("lab",))
-    assert "| net | processor seconds |\n|---|---|\n| a | 2 |" in (folder / "results.md").read_text("utf-8")
-    before = (folder / "results.md").read_bytes()
+    assert "| net | processor seconds |\n|---|---|\n| a | 2 |" in (folder / "reconstruction.md").read_text("utf-8")
+    before = (folder / "reconstruction.md").read_bytes()
     with pytest.raises(SystemExit, match="alone on the machine"):
         write_section("Race", LINES, ("lab",), timed=True)
-    assert (folder / "results.md").read_bytes() == before
+    assert (folder / "reconstruction.md").read_bytes() == before
 
 
 def test_others_are_told_from_oneself() -> None:
@@ -125,10 +164,9 @@ def keep(section: Section) -> None:
 def test_what_is_written_by_hand_is_taken(folder: Path) -> None:
     keep(Section(title="One", place=1, date="2026-01-01", machine="m", content=[["before"]]))
     page.render()
-    text = page.RESULTS.read_text("utf-8")
-    page.RESULTS.write_text(
-        text.replace("before", "after\n\n| a \\| b | c |\n|---|---|\n| 1 | |"), encoding="utf-8"
-    )
+    path = folder / "reconstruction.md"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("before", "after\n\n| a \\| b | c |\n|---|---|\n| 1 | |"), encoding="utf-8")
     take("One", ())
     (found,) = page.stored()
     assert found.content == (("after",), Table(columns=("a | b", "c"), rows=(("1", ""),)))

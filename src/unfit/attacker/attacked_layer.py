@@ -360,7 +360,7 @@ def back_through(conv: nn.Conv2d, maps: Tensor) -> Tensor:
     """The transposed convolution of the maps, each centred: their common level says nothing about the input.
 
     Inverting exactly would blow errors up, since trained kernels are few in effect; the transpose is the first
-    step towards it, and on real maps better than any regularised inverse (docs/method.md).
+    step towards it, and on real maps better than any regularised inverse (docs/method-unmix.md).
     """
     assert not isinstance(conv.padding, str)
     return F.conv_transpose2d(maps - maps.mean((2, 3), keepdim=True), conv.weight, padding=conv.padding)

@@ -1,6 +1,6 @@
 """Corners of the cone, and what proves that one is a sample: its zeros, each of which follows from the others.
 
-The numbered steps are those of docs/method.md.
+The numbered steps are those of docs/method-cone.md.
 """
 
 from __future__ import annotations

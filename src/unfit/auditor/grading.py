@@ -15,7 +15,7 @@ from unfit.auditor.samples import Measure, Samples
 
 PROMISED = 0.02  # relative error within which a proof promises the sample; most proofs are within 0.001
 LINES: Final[dict[Measure, float]] = {
-    "edge correlation": 0.6,  # above it a person recognises nearly every image (docs/method.md shows both sides)
+    "edge correlation": 0.6,  # above it a person recognises nearly every image (docs/method-evidence.md)
     "relative error": 0.75,  # an error of a quarter of the vector's length
     "explained variance": 0.75,  # an error of half of what sets the sample apart
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TITLE = "unfit: recover training samples from the weights of a model"
 TRY = {
-    "unfit demo": "ten seconds: train on faces, recover them from the weights",
+    "unfit demo": "seconds: train on digits, recover them exactly from the weights",
     "unfit scan model.joblib": "what stands in a file in plain sight: rows, words, values",
     "unfit preflight model.pt": "which attacks apply to a model, and how long they take",
     "unfit attack model.pt --out found.safetensors": "what an attacker recovers from the weights alone",
@@ -29,7 +29,7 @@ COMMANDS = {
         "sweep": "attack with many sampled settings, on one machine or a cluster",
     },
     "Learn and reproduce": {
-        "demo": "train a face detector, attack and audit it",
+        "demo": "train a digit classifier, attack and audit it",
         "fit": "train a target as the papers do, in seconds",
         "reproduce": "make a figure or a table of the papers",
     },

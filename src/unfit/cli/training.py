@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,29 +20,57 @@ DEFAULTS = FitSettings()
 STANDARD = "standard"  # initial weights as PyTorch draws them
 
 
+@dataclass(frozen=True)
+class Demo:
+    """What `unfit demo` trains before it attacks."""
+
+    source: str
+    classes: str | None
+    num_samples: int
+    words: str
+    settings: FitSettings
+    biases: str
+
+
+DEMOS = {
+    "digits": Demo(  # PyTorch's own initial weights, mini-batches, momentum, a usual seed
+        source="mnist5k",
+        classes="all",
+        num_samples=80,
+        words="a digit classifier",
+        settings=FitSettings("sgd", "ce", init=None, lr=0.05, epochs=40, batch=20, seed=42),
+        biases="hidden",
+    ),
+    "faces": Demo("faces", None, 40, "a face detector", DEFAULTS, "first"),
+}
+
+
 @app.command()
 @computes
 def demo(
-    n: Annotated[int, typer.Option(help="Training images, half of them faces: 40 or 100 are good choices.")] = 40,
+    data: Annotated[
+        Literal["digits", "faces"],
+        typer.Option(help="Standard training on digits, or the papers' training on faces."),
+    ] = "digits",
+    n: Annotated[int | None, typer.Option(help="Number of training images. Default: 80 digits, 40 faces.")] = None,
     out_folder: Annotated[Path, typer.Option("--out", help="Output folder.")] = Path("unfit-demo"),
     force: Force = False,
 ) -> int:
-    """Train a face detector on embedded images and recover its training faces from its weights."""
+    """Train a classifier on embedded images and recover its training images from its weights."""
     from unfit.auditor.request import AuditRequest
     from unfit.auditor.sources import read_source
     from unfit.base.progress import bar
     from unfit.lab.runs import RUN_FILES, audit_run, fit_run
 
+    shown = DEMOS[data]
+    n = shown.num_samples if n is None else n
     with new_folder(out_folder, force, {"run": RUN_FILES, "audit": AUDIT_FILES}) as folder:
-        source = read_source("faces")
+        source = read_source(shown.source, shown.classes)
         (folder / "run").mkdir()
         (folder / "audit").mkdir()
         with bar(f"training on {n} images") as progress:
-            fitted = fit_run(source, n, folder / "run", FitSettings(), progress=progress)
-        out.print(
-            f"Trained a face detector on {n} images in {fitted.record['seconds']:.1f} s "
-            f"(test accuracy {fitted.record['test_accuracy']:.0%})."
-        )
+            fitted = fit_run(source, n, folder / "run", shown.settings, biases=shown.biases, progress=progress)
+        out.print(f"Trained {shown.words} on {n} images (test accuracy {fitted.record['test_accuracy']:.0%}).")
         with bar("attacking its weights") as progress:
             result = audit_run(AuditRequest(target=str(folder / "run")), progress)
         save_audit(result, folder / "audit")

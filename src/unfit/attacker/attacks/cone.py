@@ -9,7 +9,7 @@ neurons must bear it out, too (`attacker/duals.py`). That is a proof which needs
 every sample, which gives its scale. Real columns beside such ones take no part in this: the zeros of the others
 say how a sample is mixed, and its values in all columns follow. Where the model normalises its inputs itself,
 that is undone first. One-hot records are listed, all that the span holds (`attacker/one_hot.py`). The numbered
-steps are those of docs/method.md.
+steps are those of docs/method-cone.md.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class FastKKT(Method):
     solver: Literal["fast"] = "fast"
     score: Score = "auto"
     num_candidates: PositiveInt | None = None  # a run; default: three for each direction above the noise edge
-    runs: PositiveInt = 6  # their snapshots gave more than the ends of sixteen (docs/method.md)
+    runs: PositiveInt = 6  # their snapshots gave more than the ends of sixteen (docs/method-kkt.md)
     iterations: PositiveInt = 60
     alpha: PositiveFloat = 50.0  # slope of the smooth derivative
     damping: PositiveFloat = 0.03  # of the mean squared signal

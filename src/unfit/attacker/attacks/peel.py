@@ -6,7 +6,7 @@ are, and how large α_i is on the others. The one vector of the column space tha
 vanishes on far more neurons than chance allows: a proof that needs no data. Known columns are projected out, which
 takes their samples out of the mixtures, and what remains is unmixed again. With all columns known, least squares
 gives the images, and the bias column their sign and scale. While one is missing, it leaves traces in all images:
-these are estimated, and not called proven. The numbered steps are those of docs/method.md.
+these are estimated, and not called proven. The numbered steps are those of docs/method-peel.md.
 """
 
 from __future__ import annotations
