@@ -70,7 +70,9 @@ def proven_columns(change: Change, rounds: int) -> Tensor:
     settings, known = Peel(), change.rows.new_zeros(0, len(change.rows))
     for turn in range(rounds):
         x = loose_components(change, known, turn, settings)
-        known = add_certain(change, known, find_columns(change, x, settings.column_iterations), likely_off(change.sums(x)))
+        known = add_certain(
+            change, known, find_columns(change, x, settings.column_iterations), likely_off(change.sums(x))
+        )
     return known
 
 

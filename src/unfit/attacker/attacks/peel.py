@@ -68,7 +68,10 @@ SAME_COLUMN = 0.9999  # |cosine| of two columns that are the same
 # Step 3: peel. Ranks, contrasts and sizes change from round to round, because each finds other samples.
 SHARES = (0.4, 0.6, 0.8, 0.95, 0.3, 0.5, 0.7)  # the rank, as a share of the samples still mixed
 CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), ("root", True))  # and orthogonal?
-SIZES = (1.0, 0.4)  # of a component, times the usual: unmixing leaves it open, and gates depend on it where biases are
+SIZES = (
+    1.0,
+    0.4,
+)  # of a component, times the usual: unmixing leaves it open, and gates depend on it where biases are
 NEARLY_ZERO = 0.1  # of a column's mean size: what a column near the right one may vanish on; 0.03 does as well
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 LAST_FEW = 3  # times the patience once nearly all are found: rounds are short then, and what is missing costs all
