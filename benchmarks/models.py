@@ -657,7 +657,7 @@ def measure(specimen: Specimen) -> dict[str, Any]:
 def row(name: str, found: dict[str, Any]) -> str:
     own, before = found["python"], found["preflight"]
     counts, n = own["counts"], found["n"]
-    came = "–"
+    came, verdict = "–", " ".join([own["verdict"], *(f"`{each}`" for each in own["codes"])])
     if counts:
         came = (
             f"{counts['num_recognisable']} of {n} recognisable ({counts['num_recognisable_unseen']} unseen), "
@@ -667,9 +667,9 @@ def row(name: str, found: dict[str, Any]) -> str:
     cells = [
         MODELS[name].about,
         said,
-        own["verdict"],
+        verdict,
         came,
-        f"{own['seconds']:.0f}",
+        f"{own['processor']:.0f}",
         "yes" if found["agree"] else "NO",
     ]
     return f"| {' | '.join(cells)} |"
@@ -683,7 +683,7 @@ def main() -> None:
     torch.set_num_threads(1)
     RUNS.mkdir(parents=True, exist_ok=True)
     print(
-        "| model (file) | preflight | verdict | what came back | seconds | command line agrees |\n|---|---|---|---|---|---|"
+        "| model (file) | preflight | verdict | recovered | processor seconds | command line agrees |\n|---|---|---|---|---|---|"
     )
     agreed = 0
     names = given.names or [
