@@ -271,7 +271,8 @@ def within_p_value(features: Features, rng: np.random.Generator) -> float:
     percentile is from its median. The largest of the five is compared with the largest of every shuffle: one test,
     which is exact whatever the statistics are.
     """
-    values = np.concatenate([statistics(features, signs) for signs in shuffles(features.sign, features.strata, rng)])
+    signs = shuffles(features.sign, features.strata, rng)
+    values = np.concatenate([statistics(features, each) for each in signs])
     middle, high = np.quantile(values, [0.5, 0.99], axis=0)
     told = high - middle > 1e-9 * np.abs(values).max(0)
     if not told.any():  # no class has samples of both sets, or all samples are equal
