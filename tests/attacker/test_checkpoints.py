@@ -140,3 +140,12 @@ def test_states_of_an_optimiser_are_a_surface_of_the_samples_in_between(tmp_path
     stacked = surfaces(with_checkpoints(read(third), [second, first])).found[0].attacked
     assert len(stacked.weight) == 2 * WIDTH
     assert not stacked.is_moment
+
+
+def test_the_second_layer_says_nothing_of_gradients_in_between(tmp_path: Path) -> None:
+    """Its change is what Adam made of them, and no sum over the same samples."""
+    first, third = adam_file(tmp_path, 0, 2)
+    layer = surfaces(with_checkpoints(read(third), [first])).found[0].attacked
+    assert layer.is_between
+    assert layer.features is None
+    assert replace(layer, intervals=()).features is not None

@@ -704,3 +704,15 @@ def test_a_usual_seed_is_found_though_the_first_numbers_that_it_drew_have_moved(
     assert search.initial is not None
     assert search.initial.seed == 42
     assert search_initial_weights(net, seeds=range(43, 100)).initial is None
+
+
+def test_the_search_tells_how_much_of_all_seeds_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likely seeds come first, and are not all: a bar that is full after them would stand still for minutes."""
+    torch.manual_seed(1 << 24)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 1))
+    monkeypatch.setattr("unfit.attacker.initial.hunt.LIKELY", 1 << 10)
+    told = list[tuple[float, str]]()
+    target = as_target(net, (1, 8, 8))
+    search_initial_weights(target, seeds=1 << 14, far=False, progress=lambda *what: told.append(what))
+    assert next(fraction for fraction, words in told if "million seeds" in words) <= 1 / 16
+    assert told[-1][0] == 1.0

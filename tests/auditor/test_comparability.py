@@ -213,3 +213,10 @@ def test_another_mix_of_classes_is_no_leak_by_class() -> None:
     assert chance(together, 300, 1000, 0.01) < 1e-4
     apart = int((own > calibrate_by_class(unseen, unseen_y, private_y, 0.01)).sum())
     assert chance_by_class(apart, unseen_y, private_y, 0.01) > 0.05
+
+
+def test_sets_of_one_draw_and_unequal_sizes_are_comparable() -> None:
+    """As many of each are compared pair by pair, and shuffles have to keep to that."""
+    private, unseen = vectors(3000, 0), vectors(600, 1)
+    assert compare_sets(private, unseen).p_value_within > 0.01
+    assert not compare_sets(private, replace(unseen, x=unseen.x + 0.4)).comparable

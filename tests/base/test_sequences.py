@@ -154,3 +154,10 @@ def test_what_a_model_raises_is_told_as_its_own_with_the_call() -> None:
 def test_a_model_must_give_a_row_for_each_sample() -> None:
     with pytest.raises(UnfitError, match="no row for each of 16 samples"):
         as_target(nn.Sequential(nn.Linear(10, 4), nn.Flatten(0)), (10,))
+
+
+def test_a_model_of_tokens_is_referred_to_the_audit_of_ids() -> None:
+    model = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(40, 2))
+    x, y = torch.randint(50, (20, 5)), torch.arange(20) % 2
+    with pytest.raises(NotApplicableError, match=r"`unfit\.audit_ids` audits the embedding"):
+        audit(model, (x[:10], y[:10]), (x[10:], y[10:]))

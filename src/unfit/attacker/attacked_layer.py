@@ -88,6 +88,11 @@ class AttackedLayer:
         return len(self.intervals) > 1
 
     @property
+    def is_between(self) -> bool:
+        """Whether it is a sum of gradients between two states, which the change of later layers is not."""
+        return any(each.of_moments for each in self.intervals)
+
+    @property
     def decays_evenly(self) -> bool:
         """Whether weights are known not to have decayed: then each sample has one part in them and in the bias."""
         return self.decay == 1.0 and self.base is not None
@@ -145,6 +150,7 @@ class AttackedLayer:
             or self.is_stacked
             or self.conv is not None
             or self.is_moment
+            or self.is_between
             or not self.relu
         ):
             return None

@@ -7,8 +7,10 @@ that, so only the others are looked at. Counts have no order: a text comes back 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -17,14 +19,24 @@ from unfit.attacker.candidates import Candidates
 from unfit.attacker.embeddings import Pair
 from unfit.attacker.method import Method
 from unfit.attacker.moved import moved_rows
+from unfit.attacker.span import Span, read_span
 from unfit.base.errors import NotApplicableError
 from unfit.base.nets import Architecture
 from unfit.base.target import Target
+
+STEPS = 10_000  # of training that each rounded the weights, at most: errors add up as their square root
 
 
 @dataclass(frozen=True, eq=False)
 class BagLayer(AttackedLayer):
     """The rows of a bag that moved, as the columns of a dense layer."""
+
+    @cached_property
+    def span(self) -> Span:
+        """PyTorch's own initial rows have variance 1, so that rounding is large beside what texts add to them."""
+        weight = self.gates[0].double()
+        entry = float(weight.square().mean().sqrt()) * torch.finfo(torch.float32).eps / math.sqrt(12)
+        return read_span(self.weight, entry * math.sqrt(STEPS) * sum(math.sqrt(side) for side in weight.shape))
 
     @property
     def relu(self) -> bool:

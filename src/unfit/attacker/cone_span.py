@@ -136,7 +136,7 @@ def read_space(layer: AttackedLayer) -> Space | None:
         return None
     weight, bias = layer.weight.double().cpu(), layer.bias
     if bias is None:
-        return _space(weight, has_bias=False)
+        return _space(weight, has_bias=False, n=layer.span.rank)
     bias = bias.double().cpu()[:, None]
     if layer.target.whole is not None and (scaling := layer.target.whole.scaling):
         scale, shift = scaling
@@ -171,8 +171,9 @@ def _with_groups(space: Space, bias: Tensor) -> Space | None:
     return replace(space, bias=ones / noise, scale=space.scale / noise)
 
 
-def _space(rows: Tensor, has_bias: bool) -> Space | None:
-    change, n = rows.numpy(), visible_rank(rows)
+def _space(rows: Tensor, has_bias: bool, n: int | None = None) -> Space | None:
+    """`n`: its dimensions, where they are known."""
+    change, n = rows.numpy(), visible_rank(rows) if n is None else n
     if not 1 < n < len(change):
         return None
     basis = column_space(rows, n).numpy()

@@ -40,10 +40,13 @@ class Span:
     ends: bool  # whether the spectrum ends there in a cliff, so that no data lie beyond
 
 
-def read_span(layer: Tensor) -> Span:
-    """mixtures: (w, d), rows are mixtures of inputs plus white noise."""
+def read_span(layer: Tensor, rounding: float = 0.0) -> Span:
+    """mixtures: (w, d), rows are mixtures of inputs plus white noise.
+
+    rounding: The largest singular value that rounding errors can have, where it is known.
+    """
     values, right = _singular(layer)
-    if rank := _cliff(values):
+    if rank := _cliff(values, rounding):
         noise = float(values[rank:].square().mean().sqrt()) / math.sqrt(max(layer.shape))
         return Span(values, right, noise, float((values[rank - 1] * values[rank]).sqrt()), rank, True)
     noise = noise_level(values, *layer.shape)
@@ -176,8 +179,8 @@ def _roots(squares: Tensor) -> Tensor:
     return squares.flip(0).clamp_min(SQUARE_ROUNDING * float(squares.max())).sqrt()
 
 
-def _cliff(values: Tensor) -> int:
+def _cliff(values: Tensor, rounding: float = 0.0) -> int:
     """How many singular values stand before the first cliff that ends in rounding errors; 0 if there is none."""
-    falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < AFTER_CLIFF * values[0])
+    falls = (values[:-1] > CLIFF * values[1:]) & (values[1:] < max(rounding, AFTER_CLIFF * float(values[0])))
     falls[int((1 - LAST) * len(values)) :] = False
     return int(falls.nonzero()[0]) + 1 if falls.any() else 0

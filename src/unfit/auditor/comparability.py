@@ -132,6 +132,7 @@ class Features:
     facts: Floats  # (n, f), each of norm 1
     components: Floats  # (n, k), orthonormal
     compared: Ints  # (m,): positions of the samples that are compared pair by pair
+    strata: Ints  # (n,): of each class, those that are compared and the others: each is shuffled by itself
     nearest: Ints  # (m, NUM_NEAREST): positions among those compared
     hat: Floats  # (m, m): takes labels to their regression on the samples
 
@@ -145,6 +146,8 @@ def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -
     compared = rng.permutation(np.concatenate([drawn[0], n + drawn[1]]))  # of equally near ones the first is taken
     components, distance = _components(values, compared, rng), _squared_distance(values[compared])
     joint = np.hstack([facts / facts.shape[1] ** 0.5, components / components.shape[1] ** 0.5])
+    strata = 2 * y
+    strata[compared] += 1
     return Features(
         sign=np.repeat([1.0, -1.0], [n, len(unseen)]),
         y=y,
@@ -153,6 +156,7 @@ def read_features(private: Samples, unseen: Samples, rng: np.random.Generator) -
         facts=facts,
         components=components,
         compared=compared,
+        strata=strata,
         nearest=_nearest(distance),
         hat=_hat(_kernel(_squared_distance(joint[compared]))),
     )
@@ -267,7 +271,8 @@ def within_p_value(features: Features, rng: np.random.Generator) -> float:
     percentile is from its median. The largest of the five is compared with the largest of every shuffle: one test,
     which is exact whatever the statistics are.
     """
-    values = np.concatenate([statistics(features, signs) for signs in shuffles(features.sign, features.y, rng)])
+    signs = shuffles(features.sign, features.strata, rng)
+    values = np.concatenate([statistics(features, each) for each in signs])
     middle, high = np.quantile(values, [0.5, 0.99], axis=0)
     told = high - middle > 1e-9 * np.abs(values).max(0)
     if not told.any():  # no class has samples of both sets, or all samples are equal
@@ -275,10 +280,14 @@ def within_p_value(features: Features, rng: np.random.Generator) -> float:
     return _share_above(((values - middle)[:, told] / (high - middle)[told]).max(1))
 
 
-def shuffles(sign: Floats, y: Ints, rng: np.random.Generator) -> Iterator[Floats]:
-    """The signs as they are, then shuffled within each class, in batches (b, n)."""
+def shuffles(sign: Floats, strata: Ints, rng: np.random.Generator) -> Iterator[Floats]:
+    """The signs as they are, then shuffled within each stratum, in batches (b, n).
+
+    As many of each set are compared pair by pair, however large the sets are. A shuffle of all samples of a class
+    would keep to that by accident only, and any two sets of unequal sizes would differ.
+    """
     yield sign[None]
-    classes = [np.flatnonzero(y == label) for label in np.unique(y)]
+    classes = [np.flatnonzero(strata == each) for each in np.unique(strata)]
     for first in range(0, NUM_SHUFFLES, BATCH):
         signs = np.tile(sign, (min(BATCH, NUM_SHUFFLES - first), 1))
         for at in classes:
@@ -293,7 +302,7 @@ def statistics(features: Features, signs: Floats) -> Floats:
     set; how well each label is predicted from all others; how often the very nearest is of the other set, as where
     each unseen sample was made of a private one.
     """
-    labels = _centred(signs.T, features.y).T
+    labels = _centred(signs.T, features.strata).T
     some = labels[:, features.compared]
     predicted = predictions(features.hat, some)
     norm = np.linalg.norm(predicted, axis=1)
@@ -317,7 +326,7 @@ def predictions(hat: Floats, labels: Floats) -> Floats:
 
 def classifier_accuracy(features: Features) -> float:
     """How often the regression on the others puts a sample into its own set, the mean over both sets."""
-    labels = _centred(features.sign, features.y)[features.compared]
+    labels = _centred(features.sign, features.strata)[features.compared]
     right = predictions(features.hat, labels[None])[0] * labels > 0
     private = features.sign[features.compared] > 0
     return float((right[private].mean() + right[~private].mean()) / 2)

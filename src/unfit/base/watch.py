@@ -102,7 +102,8 @@ def run_on_random(module: nn.Module, shapes: list[tuple[int, ...]]) -> Run:
     if tables := [name for name, part in module.named_modules() if isinstance(part, nn.Embedding)]:
         raise NotApplicableError(
             f"the model looks its inputs up in an embedding ({listed(tables)}), so they are whole numbers such as "
-            "tokens, and attacks here reconstruct values. To audit the layers behind the embedding, give a model "
+            "tokens, and attacks here reconstruct values. `unfit.audit_ids` audits the embedding: which of these "
+            "numbers can be read off. To audit the layers behind the embedding, give a model "
             f"of these alone, and what the embedding makes of your samples as x. What it says itself: {first.said}"
         ) from first
     tried = listed([str(axes) for _, axes in problems])

@@ -98,9 +98,9 @@ class Hunt:
         def told(tried: int) -> None:
             if clue is self.clues[0]:
                 self.num_tried = max(self.num_tried, seeds.start - self.seeds.start + tried)
-            so_far, most = (num / 1e6 for num in (seeds.start + tried, len(self.seeds)))
-            words = f"{clue.site.tensor}: {so_far:,.0f} of {most:,.0f} million seeds"
-            self.progress(tried / max(len(seeds), 1), words)
+            so_far, most = seeds.start - self.seeds.start + tried, len(self.seeds)
+            words = f"{clue.site.tensor}: {so_far / 1e6:,.0f} of {most / 1e6:,.0f} million seeds"
+            self.progress(so_far / most, words)
 
         if not seeds:
             return
