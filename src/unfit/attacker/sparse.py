@@ -51,7 +51,7 @@ def reweighted(space: Tensor, off: Tensor, guess: Tensor, widths: list[float]) -
 
 
 def sharper(space: Tensor, a: Tensor, width: float, off: Tensor | float = 1.0) -> Tensor:
-    """The vector (w,) with the least Σ off · a² / (a₀² + width²), where a₀ is the one given: by inverse iteration."""
+    """The vector (w,) with the least Σ off · a² / (a₀² + width²), for the given a₀: by inverse iteration."""
     c = null_near(weighted(space, off / (a[None].square() + width**2), TINY)[0], a @ space)
     return level((space @ c)[None])[0]
 

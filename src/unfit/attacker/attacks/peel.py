@@ -71,7 +71,7 @@ CONTRASTS: tuple[tuple[Contrast, bool], ...] = (("root", False), ("log", True), 
 SIZES = (
     1.0,
     0.4,
-)  # of a component, times the usual: unmixing leaves it open, and gates depend on it where biases are
+)  # of components, times the usual: unmixing leaves it open, and gates depend on it through biases
 NEARLY_ZERO = 0.1  # of a column's mean size: what a column near the right one may vanish on; 0.03 does as well
 EASY = 25  # samples still mixed: so few are unmixed at full rank
 LAST_FEW = 3  # times the patience once nearly all are found: rounds are short then, and what is missing costs all
@@ -166,6 +166,8 @@ def peel(change: Change, settings: Peel, progress: Report = quiet) -> list[Part]
             guess = find_columns(change, x, steps, left)
             found, off = torch.cat([found, find_columns(change, x, steps, guess=guess)]), torch.cat([off, off])
             found, off = torch.cat([found, led_on(change, found, off)]), torch.cat([off, off])
+            last, its_off = last_few(change, known, settings.seed + turn)
+            found, off = torch.cat([found, last.to(found)]), torch.cat([off, its_off])
         known = add_certain(change, known, found, off)
         if len(known) >= change.n:  # all there, or more than there can be: now wrong ones show
             known = consistent(change, known[: change.n])[0]
@@ -276,9 +278,9 @@ def certain(change: Change, column: Tensor) -> Tensor | None:
 def sharpen(change: Change, column: Tensor, first: float = VANISHES, off: Tensor | float = 1.0) -> Tensor:
     """Compute the column again in double precision, down to zeros that are as small as rounding makes them.
 
-    As the width falls, slowly, neurons that were on for a while and learnt a little are left out. A column that has few
-    zeros and many values that are merely small is left where the first width is wide, and found where it is not
-    and only neurons that are likely `off` count. A vector with more exact zeros than come by chance is at its end.
+    As the width falls, slowly, neurons that were on for a while and learnt a little are left out. A column with
+    few zeros and many values that are merely small is left where the first width is wide, and found where it is not
+    and only neurons that are likely `off` count. A vector with more exact zeros than chance gives is at its end.
     """
     a = level(column[None].double())[0]
     last = change.zero(a[None]).item()
@@ -325,6 +327,33 @@ def missing_space(change: Change, known: Tensor) -> Tensor:
     """
     rest = change.coordinates - change.space.T @ known.T @ judge(change, known)[0]
     return change.space @ torch.linalg.svd(rest, full_matrices=False)[0][:, : change.n - len(known)]
+
+
+def last_few(change: Change, known: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """The columns of the last samples, so few that unmixing gives their images nearly exactly, and what is off.
+
+    Of all vectors of the space that are no mixture of known columns, a sample's own has the least Σ |a| over the
+    neurons that are off for it. Along a guess alone, a known column with more zeros comes first.
+    """
+    x = alone(change, known, seed)
+    basis = torch.linalg.qr(change.space.T @ known.T)[0]
+    along = change.signals(x).double() @ change.space
+    along = F.normalize(along - along @ basis @ basis.T, dim=1)
+    sums, found = change.sums(x), []
+    for each, off in zip(along, sums < 0, strict=True):
+        c = least_sum(change.space[off], each)
+        found.append(change.space @ (each if c is None else c))
+    return level(torch.stack(found)), likely_off(sums)
+
+
+def alone(change: Change, known: Tensor, seed: int) -> Tensor:
+    """Images of the few samples not yet known, in their own sign and scale, which their bias tells: (m, d)."""
+    rest, few = change.remainder(known), change.n - len(known)
+    left, sizes, right = torch.linalg.svd(rest[:, :-1], full_matrices=False)
+    bias = left[:, :few].T @ rest[:, -1] / sizes[:few]
+    groups = edge_groups(right[:few].float(), change.layout)
+    mixing = separate(groups, *CONTRASTS[0], Peel().unmix_iterations, seed).double()
+    return (mixing @ right[:few] / (mixing @ bias)[:, None]).nan_to_num().float()
 
 
 def led_on(change: Change, near: Tensor, off: Tensor) -> Tensor:
