@@ -279,8 +279,8 @@ def sharpen(change: Change, column: Tensor, first: float = VANISHES, off: Tensor
     """Compute the column again in double precision, down to zeros that are as small as rounding makes them.
 
     As the width falls, slowly, neurons that were on for a while and learnt a little are left out. A column with
-    few zeros and many small values is left where the first width is wide, and found where it is narrow and only neurons
-    count that are likely `off`. A vector with more exact zeros than chance gives is at its end.
+    few zeros and many small values is left where the first width is wide. It is found where that is narrow, and
+    only neurons count that are likely `off`. A vector with more exact zeros than chance gives is at its end.
     """
     a = level(column[None].double())[0]
     last = change.zero(a[None]).item()
