@@ -44,6 +44,16 @@ JOBS = (
             "Samples in another part of the file: does anything pass unseen?",
         ),
     ),
+    Job(
+        30,
+        "scan.py",
+        (
+            "Scan: what pipelines store",
+            "Scan: how many leaks are false",
+            "Scan: how long it takes",
+            "Scan: a registry, killed and resumed",
+        ),
+    ),
     Job(30, "wider.py {data}", ("Wider: other optimisers, augmentation, other inputs",)),
     Job(
         60,
@@ -70,6 +80,7 @@ BY_HAND = (  # sections that a person writes, or whose script needs what no regi
     "A sweep against single runs",
     "The papers' claims: where they do not hold here, and what else we found",
     "Embeddings: which words occurred",
+    "Embeddings: whole texts",
     "Embeddings: when a word was last used",
     "Embeddings: how many verdicts are false",
     "Embeddings: a fine-tuned MiniLM",
