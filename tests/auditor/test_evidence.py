@@ -302,9 +302,9 @@ def test_the_policy_is_read_from_the_command_line(run: Run, small_run: Path, tmp
     [
         (("--fpr", 0), "--fpr"),
         (("--fpr", 1.5), "--fpr"),
-        (("--min-budget", "soon"), "'--min-budget': 'soon'"),
+        (("--min-budget", "soon"), "--min-budget: 'soon'"),
         (("--min-budget", "0s"), "--min-budget"),
-        (("--min-budget", "inf"), "'--min-budget': 'inf'"),
+        (("--min-budget", "inf"), "--min-budget: 'inf'"),
         (("--budget", "infh"), "'--budget': 'infh'"),
         (("--max-leaked", -1), "max-leaked"),
         (("--num-unseen", 1), "1 unseen samples"),

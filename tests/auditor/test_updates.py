@@ -213,7 +213,8 @@ def test_an_update_gives_the_clients_faces_away(tmp_path, client, run: Run):
     code, _, _ = run("audit", *given, *data, "--method", "peel", "--no-redact", "--out", tmp_path / "audit")
     found = json.loads((tmp_path / "audit" / "audit.json").read_text())
     assert code == 1
-    assert found["num_good"] >= N // 3 > 3 * found["num_good_unseen"]
+    assert found["num_recognisable"] >= 3 * N // 4  # not by SSIM: exact patches of background are like unseen ones
+    assert found["num_recognisable_unseen"] == 0
     assert found["repeat"]["update"] == str(tmp_path / "update.npz")
     assert found["repeat"]["target"] is None
     torch.save(model.state_dict(), tmp_path / "client.pt")

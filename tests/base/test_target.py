@@ -396,7 +396,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
 )
 def test_without_a_description_only_plain_perceptrons_are_read(tmp_path, change, match):
     path = stored(tmp_path / "net.pt", plain() | change)
-    refused(f"not a plain perceptron: .*{match}.*describe it in net.json beside it", path)
+    refused(f"not a plain perceptron: .*{match}.*describe it in net.json in the same folder", path)
 
 
 @pytest.mark.parametrize(
