@@ -131,8 +131,8 @@ HEADLINES = (
         "{0:,} samples called exact, {1} of them wrong",
         "at most {2}% with 95% confidence",
         "proofs-how-many-are-false",
-        (("num_exact",), ("num_false",), ("at_most",), ("num_models",)),
-        "3,100,000 to 3,100,006",
+        (("num_exact",), ("num_false",), ("at_most",), ("num_models",), ("first_seed",), ("last_seed",)),
+        "{4:,} to {5:,}",
         in_readme=True,
     ),
     Headline(
@@ -191,10 +191,11 @@ def table(headlines: Iterable[Headline], sections: Iterable[Section], folder: st
     for each in headlines:
         section = by_stem[each.section]
         values = [found(section, cell) for cell in each.cells]
-        model, recovered, control = (words.format(*values) for words in (each.model, each.recovered, each.control))
+        words = (each.model, each.recovered, each.control, each.seeds)
+        model, recovered, control, seeds = (part.format(*values) for part in words)
         age = "" if section.is_current else f", {OLDER}"
         link = f"[section]({folder}{section.page}.md#{section.anchor}){age}"
-        rows.append((each.attacker, model, recovered, control, each.seeds, link))
+        rows.append((each.attacker, model, recovered, control, seeds, link))
     return Table(
         columns=("the attacker has", "model", "recovered", "control: unseen samples", "seeds", "measured"),
         rows=tuple(rows),

@@ -39,8 +39,8 @@ from zoo import Pair, copied, loss_of, mlp
 ERROR = 0.02  # relative to the sample's own length: what a right proof is within
 # Seeds below 10,000 shaped the rules of peel or tested earlier ones (0, 2000 and 8000 were first ones), and records.py
 # used 300,000; 1,000,000 to 1,000,014 measured rules that are gone, and 2,000,000 to 3,000,003 ones that counted neurons which
-# never fired, and columns that are the same for all: they called the mean of centred samples with such columns exact, and records in other units; 3,100,000 to 3,100,006 measured
-# zeros counted by their number alone. Beyond 4,294,966 PyTorch's generator would repeat itself: it takes 1000 × seed modulo 2³².
+# never fired, and columns that are the same for all: they called the mean of centred samples with such columns exact, and records in other units;
+# 3,100,000 to 3,100,006 measured zeros that were judged by their number alone. Beyond 4,294,966 PyTorch's generator would repeat itself: it takes 1000 × seed modulo 2³².
 FIRST = 4_000_000
 SIZES = (10, 10, 20, 20, 40)  # samples: few give most proofs a second
 RATIOS = (6, 10, 16)  # neurons for each sample: few proofs, most, all
